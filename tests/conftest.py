@@ -6,18 +6,23 @@ Everything here happens before the first ``import mjxlab`` and before JAX starts
   parties that promote are called inside ``mjxlab._compat.lenient()``.
 * Two CPU devices. A test that wants another number starts a subprocess (fixture ``run_python``).
 * One compilation cache for the suite and its subprocesses, kept between runs.
-* jaxtyping and beartype check every annotation of every ``mjxlab`` module at run time: an annotation must be true.
+* jaxtyping and beartype check the annotations of every function in every ``mjxlab`` module as it is called: an
+  annotation must be true, also under ``vmap`` (where a function sees one world).
 * A test marked ``x64`` runs inside ``jax.enable_x64(True)``; one marked ``gl`` is skipped where OpenGL is missing.
 """
 
 from __future__ import annotations
 
+import ast
+import copy
 import functools
 import gc
+import importlib.machinery
 import os
 import pathlib
 import subprocess
 import sys
+import types
 from collections.abc import Callable, Iterator
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -31,38 +36,63 @@ os.environ.setdefault("MPLBACKEND", "agg")
 
 import jax
 import pytest
-from jaxtyping import install_import_hook
 
 jax.config.update("jax_num_cpu_devices", 2)
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_numpy_rank_promotion", "raise")
 
 
-def _check_types_of(package: str) -> None:
-    """Install jaxtyping's import hook so that it sees every module of ``package``, however it was installed.
+class _Decorate(ast.NodeTransformer):
+    """Put ``@jaxtyped(typechecker=beartype)`` innermost on every function and method.
 
-    jaxtyping wraps the first finder on ``sys.meta_path`` that is a class called ``PathFinder``. In an editable
-    install, packages that lie elsewhere (``envs/`` as ``mjxlab.envs``) are found by a finder that setuptools
-    appends, which the hook would never ask. So we show it a finder of that name which asks them all.
+    Not on classes: a flax dataclass is rebuilt through its ``__init__`` by every ``jax.tree.map``, with batched arrays,
+    shapes, shardings or plain markers for fields.
     """
-    finders = list(sys.meta_path)
 
-    class PathFinder:
-        @staticmethod
-        def find_spec(fullname: str, path=None, target=None):
-            for finder in finders:
-                spec = finder.find_spec(fullname, path, target)
-                if spec is not None:
-                    return spec
+    decorator = ast.parse(
+        "__import__('jaxtyping').jaxtyped(typechecker=__import__('beartype').beartype)", mode="eval"
+    ).body
+
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.FunctionDef:
+        self.generic_visit(node)
+        node.decorator_list.append(ast.copy_location(copy.deepcopy(self.decorator), node))
+        return node
+
+
+class _CheckedLoader(importlib.machinery.SourceFileLoader):
+    """Loads a module with its annotations enforced. Nothing is read from or written to ``__pycache__``."""
+
+    def get_code(self, fullname: str) -> types.CodeType:
+        path = self.get_filename(fullname)
+        return self.source_to_code(self.get_data(path), path)
+
+    def source_to_code(self, data, path, *args, **kwargs) -> types.CodeType:
+        tree = ast.fix_missing_locations(_Decorate().visit(ast.parse(data, path)))
+        return compile(tree, path, "exec", dont_inherit=True)
+
+
+class _CheckedFinder:
+    """First on ``sys.meta_path``; asks all the others, then swaps the loader.
+
+    jaxtyping's own hook asks ``PathFinder`` alone, which in an editable install knows nothing of ``envs/`` being
+    ``mjxlab.envs``: setuptools appends a finder of its own for that.
+    """
+
+    @classmethod
+    def find_spec(cls, fullname: str, path=None, target=None) -> importlib.machinery.ModuleSpec | None:
+        if fullname.split(".")[0] != "mjxlab":
             return None
+        for finder in sys.meta_path:
+            spec = None if finder is cls else finder.find_spec(fullname, path, target)
+            if spec is not None:
+                if type(spec.loader) is importlib.machinery.SourceFileLoader:
+                    spec.loader = _CheckedLoader(spec.loader.name, spec.loader.path)
+                return spec
+        return None
 
-    sys.meta_path.insert(0, PathFinder)
-    install_import_hook(package, "beartype.beartype")
-    sys.meta_path.remove(PathFinder)
 
-
-assert "mjxlab" not in sys.modules, "mjxlab was imported before the type-checking hook was installed"
-_check_types_of("mjxlab")
+assert "mjxlab" not in sys.modules, "mjxlab was imported before its annotations could be checked"
+sys.meta_path.insert(0, _CheckedFinder)
 
 
 @pytest.fixture
