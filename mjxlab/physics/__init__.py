@@ -1,0 +1,60 @@
+"""Physics: one interface, three engines.
+
+``make_engine`` gives an engine whose ``init``, ``step`` and ``set`` are pure functions of one world. Submodules
+(``render``, ``perturb``) load when first used.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Sequence
+from typing import Any
+
+from mjxlab.errors import EngineError
+from mjxlab.physics.data import Data, where
+from mjxlab.physics.engine import DEFAULT_OUTPUTS, Engine
+from mjxlab.physics.load import Model, load_model
+
+__all__ = ["Data", "Engine", "load_model", "make_engine", "where"]
+
+KINDS = ("auto", "mujoco", "mjx", "warp")
+
+
+def make_engine(
+    model: Model,
+    kind: str = "auto",
+    outputs: Sequence[str] = DEFAULT_OUTPUTS,
+    **options: Any,
+) -> Engine:
+    """A physics engine for one robot model.
+
+    Args:
+      model: an ``MjModel`` (copied), the path of an MJCF file, or an XML string.
+      kind: "mujoco" (C code on CPU threads), "mjx" (JAX, differentiable), "warp" (NVIDIA GPUs), or "auto": mujoco on a
+        CPU, warp on an NVIDIA GPU where warp-lang is installed, mjx elsewhere.
+      outputs: the MjData fields to return from every call; each costs a copy.
+      options: of the engine: ``route="ffi"|"callback"`` for mujoco.
+
+    Raises:
+      ModelError: the model cannot be loaded, or the engine does not support something in it.
+      EngineError: an unknown kind or output, or an engine that cannot run here.
+    """
+    if kind not in KINDS:
+        raise EngineError(f"kind: expected one of {', '.join(KINDS)}, got {kind!r}")
+    loaded = load_model(model)
+    if kind == "auto":
+        kind = "mujoco"
+    if kind == "mujoco":
+        from mjxlab.physics.cpu import MujocoEngine
+
+        return MujocoEngine(loaded, outputs, **options)
+    raise EngineError(f"engine {kind!r} is not here")
+
+
+_LAZY = ("render", "perturb", "viewer")
+
+
+def __getattr__(name: str) -> Any:
+    if name in _LAZY:
+        return importlib.import_module(f"mjxlab.physics.{name}")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

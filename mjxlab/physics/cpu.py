@@ -1,0 +1,134 @@
+"""Engine ``mujoco``: MuJoCo's own C code on CPU threads, inside compiled JAX programs.
+
+A step is one custom call for any stack of ``vmap``s. The state is MuJoCo's integration state, float64 bits carried as
+uint32 pairs, so a compiled rollout equals a plain ``mj_step`` loop bit for bit, with 64-bit JAX on or off. Model
+fields and controls are rounded to JAX's float before they reach MuJoCo.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn
+
+import jax
+import jax.numpy as jnp
+import mujoco
+import numpy as np
+
+from mjxlab.errors import EngineError
+from mjxlab.physics import ffi, host
+from mjxlab.physics.data import Data
+from mjxlab.physics.engine import Engine
+from mjxlab.physics.load import content_hash
+
+
+def _serve(text: bytes, operands: list[ffi.Buffer], results: list[ffi.Buffer]) -> None:
+    """The custom call's handler: leading axes of the state are worlds, however many ``vmap`` made."""
+    plan = host.Plan.parse(text)
+    state = results[0]
+    nsim = 1
+    for i in range(state.rank - 1):
+        nsim *= state.dims[i]
+    if nsim:
+        host.find_host(plan.engine).run(plan, nsim, [b.data for b in operands], [b.data for b in results])
+
+
+class MujocoEngine(Engine):
+    """See the module. Made by ``make_engine(model, "mujoco")``."""
+
+    kind = "mujoco"
+
+    def __init__(self, model: mujoco.MjModel, outputs: Sequence[str], route: str | None = None) -> None:
+        super().__init__(model, outputs)
+        if route not in (None, "ffi", "callback"):
+            raise EngineError(f"route: expected 'ffi', 'callback' or None, got {route!r}")
+        # the FFI target exists for CPUs; a program whose default device is a GPU reaches the host by a callback
+        self.route = route or ("ffi" if jax.default_backend() == "cpu" else "callback")
+        self.digest = hashlib.sha256(f"{content_hash(model)}:{self.outputs}:1".encode()).hexdigest()[:32]
+        self.host = host.host_for(self.digest, model, self.specs)
+        self._calls: dict[tuple[host.Plan, bool], Callable[..., Any]] = {}
+        if self.route == "ffi":
+            ffi.register(_serve)
+
+    def _init(self, fields: dict[str, jax.Array], values: dict[str, jax.Array]) -> Data:
+        return self._run("init", 0, values, fields)
+
+    def _set(self, data: Data, fields: dict[str, jax.Array], values: dict[str, jax.Array]) -> Data:
+        return self._run("set", 0, values, fields, data)
+
+    def _step(self, data: Data, fields: dict[str, jax.Array], ctrl: jax.Array, substeps: int) -> Data:
+        after = self._run("step", substeps, {"ctrl": ctrl}, fields, data)
+        return Data(self.kind, after.state, data.finite & after.finite, {n: getattr(after, n) for n in self.outputs})
+
+    def _run(
+        self,
+        op: str,
+        substeps: int,
+        values: dict[str, jax.Array],
+        fields: dict[str, jax.Array],
+        data: Data | None = None,
+    ) -> Data:
+        width = jnp.dtype(jnp.result_type(float)).itemsize
+        plan = host.Plan(self.digest, op, substeps, tuple(values), tuple(fields), width)
+        operands = ([] if data is None else [data.state["bits"]]) + list(values.values()) + list(fields.values())
+        key = (plan, jax.config.jax_enable_x64)
+        if key not in self._calls:
+            self._calls[key] = self._make_call(plan)
+        bits, finite, *outputs = self._calls[key](*operands)
+        return Data(self.kind, {"bits": bits}, finite, dict(zip(self.outputs, outputs, strict=True)))
+
+    def _make_call(self, plan: host.Plan) -> Callable[..., Any]:
+        floating = jnp.dtype(f"float{8 * plan.width}")
+        kinds = {"f": floating, "i": jnp.dtype(jnp.int32), "b": jnp.dtype(bool)}
+        results = [
+            jax.ShapeDtypeStruct((2 * self.host.nstate,), jnp.uint32),
+            jax.ShapeDtypeStruct((), jnp.bool_),
+            *(jax.ShapeDtypeStruct(spec.shape, kinds[spec.kind]) for spec in self.specs.values()),
+        ]
+
+        @jax.custom_jvp
+        def call(*operands: jax.Array) -> Any:
+            varying = frozenset().union(*(_varying(x) for x in operands))
+            shapes = [_with_varying(r, varying) for r in results]
+            if self.route == "ffi":
+                return jax.ffi.ffi_call(ffi.TARGET, shapes, vmap_method="broadcast_all")(*operands, plan=plan.text())
+            return jax.pure_callback(
+                lambda *arrays: _callback(plan, arrays, results), shapes, *operands, vmap_method="broadcast_all"
+            )
+
+        @call.defjvp
+        def refuse(primals: Any, tangents: Any) -> NoReturn:
+            raise EngineError(
+                "engine 'mujoco' cannot be differentiated (it is compiled C code); "
+                "use make_engine(model, kind='mjx'), or stop_gradient on what enters the simulation"
+            )
+
+        return call
+
+
+def _varying(x: jax.Array) -> frozenset[Any]:
+    return frozenset(getattr(jax.typeof(x), "vma", ()) or ())
+
+
+def _with_varying(result: jax.ShapeDtypeStruct, varying: frozenset[Any]) -> jax.ShapeDtypeStruct:
+    """Under ``shard_map`` the results vary over the mesh axes that the operands vary over."""
+    if not varying:
+        return result
+    return jax.ShapeDtypeStruct(result.shape, result.dtype, vma=varying)
+
+
+def _callback(plan: host.Plan, arrays: Sequence[Any], results: Sequence[jax.ShapeDtypeStruct]) -> list[np.ndarray]:
+    """The same call by ``pure_callback``, where XLA cannot reach the handler."""
+    operands = [np.ascontiguousarray(a) for a in arrays]
+    lead = operands[0].shape[:-1] if plan.op != "init" else ()
+    made = [np.empty(lead + r.shape, r.dtype) for r in results]
+    nsim = int(np.prod(lead, dtype=np.int64))
+    if nsim:
+        address: Callable[[np.ndarray], int] = lambda a: a.ctypes.data  # noqa: E731
+        host.find_host(plan.engine).run(plan, nsim, [address(a) for a in operands], [address(a) for a in made])
+    return made
+
+
+_ = ctypes
