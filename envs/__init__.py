@@ -1,6 +1,7 @@
 """Environments: the contract, many worlds at once, the registry, and the environments themselves.
 
-Everything is imported when first used, so that ``import mjxlab`` stays quick.
+The contract and ``vectorize`` are imported at once; everything else when first used, so that ``import mjxlab``
+stays quick.
 """
 
 from __future__ import annotations
@@ -8,20 +9,34 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from mjxlab.envs.base import Env, State, fresh_state
+from mjxlab.envs.vectorize import VecEnv, VecState, vectorize
+
 _HOME = {
-    "Env": "base",
-    "State": "base",
-    "fresh_state": "base",
-    "VecEnv": "vectorize",
-    "VecState": "vectorize",
-    "vectorize": "vectorize",
+    "check_env": "check",
+    "make": "registry",
+    "names": "registry",
+    "register": "registry",
+    "spec": "registry",
 }
 
-__all__ = list(_HOME)
+__all__ = [
+    "Env",
+    "State",
+    "VecEnv",
+    "VecState",
+    "check_env",
+    "fresh_state",
+    "make",
+    "names",
+    "register",
+    "spec",
+    "vectorize",
+]
 
 if TYPE_CHECKING:
-    from mjxlab.envs.base import Env, State, fresh_state
-    from mjxlab.envs.vectorize import VecEnv, VecState, vectorize
+    from mjxlab.envs.check import check_env
+    from mjxlab.envs.registry import make, names, register, spec
 
 
 def __getattr__(name: str) -> Any:

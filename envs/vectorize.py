@@ -104,7 +104,7 @@ class VecEnv:
 
     env: Env
     num_envs: int
-    reset_mode: ResetMode
+    reset_mode: str
     episode_length: int
     guard: bool
     _fill: Any = dataclasses.field(repr=False)
@@ -262,7 +262,7 @@ def vectorize(
     env: Env,
     num_envs: int,
     *,
-    reset: ResetMode = "pool",
+    reset: ResetMode | str = "pool",
     episode_length: int | None = None,
     guard: bool = True,
 ) -> VecEnv:
