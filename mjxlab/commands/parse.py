@@ -1,0 +1,104 @@
+"""Flags from dataclasses (tyro), with errors of one line."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import io
+import re
+import types
+import typing
+from typing import Any, Literal, TypeVar, Union
+
+from mjxlab.errors import ConfigError
+
+T = TypeVar("T")
+
+
+def parse(options: type[T], words: list[str], command: str) -> T:
+    """An instance of the dataclass ``options`` from the words of the command line.
+
+    ``--help`` prints and exits with 0.
+
+    Raises:
+      ConfigError: anything that does not parse; one line.
+    """
+    import tyro
+
+    captured = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(captured):
+            return tyro.cli(options, args=words, prog=f"mjxlab {command}")
+    except SystemExit as stop:
+        if not stop.code:
+            raise
+    raise ConfigError(f"{command}: {one_line(captured.getvalue())} (see mjxlab {command} --help)")
+
+
+def one_line(box: str) -> str:
+    """The gist of tyro's framed error message."""
+    lines = [re.sub(r"[╭╮╰╯│]", " ", line).strip() for line in box.splitlines()]
+    sections: list[list[str]] = [[]]
+    for line in lines[1:-1]:
+        if line and not line.strip("─"):
+            sections.append([])
+        elif line:
+            sections[-1].append(line)
+    gist = " ".join(sections[0]).split(" Got errors:")[0]
+    for section in sections[1:]:
+        if section and section[0].startswith("Perhaps you meant"):
+            flag = re.search(r"--[\w.\-]+", " ".join(section))
+            gist += f"; did you mean {flag[0]}?" if flag else ""
+    return gist or " ".join(box.split())
+
+
+def flags_of(config: Any, doc: str | None = None) -> type:
+    """A plain dataclass with the fields of ``config`` that can be flags, its values as defaults.
+
+    Floats, integers, booleans, strings, ``Literal``, ``None``-able ones, and tuples of them become flags. A float
+    that may also be an array (``Scalar``) is a float here.
+    """
+    hints = _hints(type(config))
+    fields = []
+    for field in dataclasses.fields(config):
+        value = getattr(config, field.name)
+        hint = _plain(hints.get(field.name, Any), value)
+        if hint is not None:
+            fields.append((field.name, hint, dataclasses.field(default=value)))
+    made = dataclasses.make_dataclass("Config", fields, frozen=True)
+    made.__doc__ = doc or type(config).__doc__
+    return made
+
+
+def changed(config: Any, flags: Any) -> dict[str, Any]:
+    """The fields of ``flags`` that differ from ``config``."""
+    pairs = ((field.name, getattr(flags, field.name)) for field in dataclasses.fields(flags))
+    return {name: value for name, value in pairs if value != getattr(config, name)}
+
+
+def _hints(kind: type) -> dict[str, Any]:
+    try:
+        return typing.get_type_hints(kind)
+    except (NameError, TypeError):
+        return {}
+
+
+def _plain(hint: Any, value: Any) -> Any:
+    """``hint`` without arrays; where it says nothing, the type of the value. None: it cannot be a flag."""
+    if hint in (bool, int, float, str, types.NoneType) or typing.get_origin(hint) is Literal:
+        return hint
+    if typing.get_origin(hint) in (Union, types.UnionType):
+        parts = [_plain(part, None) for part in typing.get_args(hint)]
+        kept = [part for part in parts if part is not None]
+        if kept and kept != [types.NoneType]:
+            return Union[tuple(kept)]  # noqa: UP007
+    if typing.get_origin(hint) is tuple:
+        parts = [part if part is Ellipsis else _plain(part, None) for part in typing.get_args(hint)]
+        if parts and None not in parts:
+            return tuple[tuple(parts)]  # type: ignore[misc]
+    if isinstance(value, (bool, int, float, str)):
+        return type(value)
+    if isinstance(value, tuple) and value and len({type(item) for item in value}) == 1:
+        item = _plain(Any, value[0])
+        return None if item is None else tuple[item, ...]
+    return None
