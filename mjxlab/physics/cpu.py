@@ -7,7 +7,6 @@ fields and controls are rounded to JAX's float before they reach MuJoCo.
 
 from __future__ import annotations
 
-import ctypes
 import hashlib
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
@@ -15,10 +14,9 @@ from typing import Any, NoReturn
 import jax
 import jax.numpy as jnp
 import mujoco
-import numpy as np
 
 from mjxlab.errors import EngineError
-from mjxlab.physics import ffi, host
+from mjxlab.physics import callback, ffi, host
 from mjxlab.physics.data import Data
 from mjxlab.physics.engine import Engine
 from mjxlab.physics.load import content_hash
@@ -45,7 +43,11 @@ class MujocoEngine(Engine):
         if route not in (None, "ffi", "callback"):
             raise EngineError(f"route: expected 'ffi', 'callback' or None, got {route!r}")
         # the FFI target exists for CPUs; a program whose default device is a GPU reaches the host by a callback
+        if route != "ffi":
+            callback.prepare(certain=route == "callback")
         self.route = route or ("ffi" if jax.default_backend() == "cpu" else "callback")
+        if self.route == "callback":
+            callback.check()
         self.digest = hashlib.sha256(f"{content_hash(model)}:{self.outputs}:1".encode()).hexdigest()[:32]
         self.host = host.host_for(self.digest, model, self.specs)
         self._calls: dict[tuple[host.Plan, bool], Callable[..., Any]] = {}
@@ -94,8 +96,9 @@ class MujocoEngine(Engine):
             shapes = [_with_varying(r, varying) for r in results]
             if self.route == "ffi":
                 return jax.ffi.ffi_call(ffi.TARGET, shapes, vmap_method="broadcast_all")(*operands, plan=plan.text())
+            rank = operands[0].ndim if operands else 0  # vmap hides its axes here, so this is one world's
             return jax.pure_callback(
-                lambda *arrays: _callback(plan, arrays, results), shapes, *operands, vmap_method="broadcast_all"
+                lambda *arrays: callback.serve(plan, arrays, rank, results), shapes, *operands, vmap_method="broadcast_all"
             )
 
         @call.defjvp
@@ -117,18 +120,3 @@ def _with_varying(result: jax.ShapeDtypeStruct, varying: frozenset[Any]) -> jax.
     if not varying:
         return result
     return jax.ShapeDtypeStruct(result.shape, result.dtype, vma=varying)
-
-
-def _callback(plan: host.Plan, arrays: Sequence[Any], results: Sequence[jax.ShapeDtypeStruct]) -> list[np.ndarray]:
-    """The same call by ``pure_callback``, where XLA cannot reach the handler."""
-    operands = [np.ascontiguousarray(a) for a in arrays]
-    lead = operands[0].shape[:-1] if plan.op != "init" else ()
-    made = [np.empty(lead + r.shape, r.dtype) for r in results]
-    nsim = int(np.prod(lead, dtype=np.int64))
-    if nsim:
-        address: Callable[[np.ndarray], int] = lambda a: a.ctypes.data  # noqa: E731
-        host.find_host(plan.engine).run(plan, nsim, [address(a) for a in operands], [address(a) for a in made])
-    return made
-
-
-_ = ctypes
