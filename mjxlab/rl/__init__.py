@@ -1,0 +1,55 @@
+"""Reinforcement learning's parts: returns, losses, normalisers, distributions, rollouts, evaluation, PPO.
+
+Every piece is a pure function of arrays, usable alone. Modules load when first used.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+_MODULES = (
+    "counter",
+    "distributions",
+    "evaluate",
+    "losses",
+    "normalise",
+    "ppo",
+    "ppo_config",
+    "returns",
+    "rollout",
+    "shuffle",
+)
+
+if TYPE_CHECKING:
+    from mjxlab.rl import (
+        counter,
+        distributions,
+        evaluate,
+        losses,
+        normalise,
+        ppo,
+        ppo_config,
+        returns,
+        rollout,
+        shuffle,
+    )
+
+__all__ = [
+    "counter",
+    "distributions",
+    "evaluate",
+    "losses",
+    "normalise",
+    "ppo",
+    "ppo_config",
+    "returns",
+    "rollout",
+    "shuffle",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _MODULES:
+        return importlib.import_module(f"mjxlab.rl.{name}")
+    raise AttributeError(f"module 'mjxlab.rl' has no attribute {name!r}")
