@@ -12,6 +12,7 @@ from jax.custom_batching import custom_vmap
 
 from mjxlab.envs import _trees
 from mjxlab.envs.base import Env
+from mjxlab.physics import where
 
 Fill = Callable[..., tuple[Any, jax.Array]]
 
@@ -51,7 +52,7 @@ def make_fill(env: Env) -> Fill:
             start = (jnp.argmax(needed).astype(jnp.int32) // size) * size
             keys, numbers, write = _trees.rows((base_key, episode, empty), start, size)
             fresh = jax.vmap(lambda k, e: env.reset(jax.random.fold_in(k, e + 1)))(keys, numbers)
-            new = _trees.select(write, _trees.strong(fresh), _trees.rows(slots, start, size))
+            new = where(write, _trees.strong(fresh), _trees.rows(slots, start, size))
             done = jnp.zeros((size,), bool)
             return (
                 _trees.put_rows(slots, new, start),

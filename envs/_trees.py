@@ -21,15 +21,6 @@ def zeros_like(tree: Any) -> Any:
     return jax.tree.map(jnp.zeros_like, tree)
 
 
-def select(flag: jax.Array, yes: Any, no: Any) -> Any:
-    """``yes`` where ``flag`` (its axes lead those of every leaf), else ``no``; typed keys are selected whole."""
-
-    def leaf(x: jax.Array, y: jax.Array) -> jax.Array:
-        return jnp.where(flag.reshape(flag.shape + (1,) * (x.ndim - flag.ndim)), x, y)
-
-    return jax.tree.map(leaf, yes, no)
-
-
 def rows(tree: Any, start: jax.Array, size: int) -> Any:
     """Rows ``start : start + size`` of every leaf."""
     return jax.tree.map(lambda x: lax.dynamic_slice_in_dim(x, start, size), tree)

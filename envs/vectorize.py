@@ -29,6 +29,7 @@ from mjxlab.envs import _trees
 from mjxlab.envs._pool import make_fill
 from mjxlab.envs.base import Env, State, env_name
 from mjxlab.errors import ConfigError
+from mjxlab.physics import where
 
 ResetMode = Literal["pool", "fresh", "first"]
 
@@ -187,7 +188,7 @@ class VecEnv:
         else:
             if self.reset_mode == "pool":
                 pool, full = self._fill(pool, moved.base_key, moved.episode, ~full, done & ~full)
-            state = _trees.select(done, pool, moved.state)
+            state = where(done, pool, moved.state)
             full = full & ~done if self.reset_mode == "pool" else full
         return moved.replace(
             state=state,
@@ -224,8 +225,8 @@ class VecEnv:
             nonfinite = ~is_finite(state)
             terminated, truncated = terminated | nonfinite, truncated & ~nonfinite
             reward = jnp.where(nonfinite, jnp.zeros_like(reward), reward)
-            metrics = _trees.select(nonfinite, _trees.zeros_like(metrics), metrics)
-            seen = _trees.select(nonfinite, (old.state.obs, old.state.achieved, old.state.commanded), seen)
+            metrics = where(nonfinite, _trees.zeros_like(metrics), metrics)
+            seen = where(nonfinite, (old.state.obs, old.state.achieved, old.state.commanded), seen)
             success = jax.tree.map(lambda x: x & ~nonfinite, success)
 
         goes_on = ~old.done  # else this is the first step of an episode, and the sums start anew
