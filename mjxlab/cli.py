@@ -1,8 +1,8 @@
 """The command line: ``mjxlab list | train | evaluate | render | doctor``.
 
-Exit codes: 0 all is well; 1 work was lost or a check failed; 2 the command cannot be carried out as given (unknown name,
-bad flag, bad config, bad file); 130 interrupted by Ctrl-C; 143 ended by SIGTERM after saving. Errors that a user can
-cause are one line on stderr; ``--debug`` shows where they were raised.
+Exit codes: 0 all is well; 1 work was lost or a check failed; 2 the command cannot be carried out as given (unknown
+name, bad flag, bad config, bad file); 130 interrupted by Ctrl-C; 143 ended by SIGTERM after saving. Errors that a user
+can cause are one line on stderr; ``--debug`` shows where they were raised.
 """
 
 from __future__ import annotations
