@@ -36,3 +36,31 @@ def test_annotations_are_checked_in(package: str, tmp_path: pathlib.Path, monkey
 def test_our_own_modules_went_through_the_hook(module: str) -> None:
     loader = importlib.import_module(module).__spec__.loader
     assert type(loader).__name__ == "_CheckedLoader"
+
+
+HEAVY = ("brax", "gymnax", "distrax", "mujoco.mjx", "wandb", "orbax", "matplotlib", "tensorboardX", "sklearn")
+
+
+def test_import_is_light(run_python) -> None:
+    """Rooms load on first use, and heavy third parties only when something of theirs is called."""
+    code = (
+        "import sys, time\n"
+        "start = time.process_time()\n"
+        "import mjxlab\n"
+        "print(time.process_time() - start)\n"
+        "mjxlab.make, mjxlab.vectorize, mjxlab.Learner, mjxlab.register, mjxlab.check_env\n"
+        f"print([name for name in {HEAVY!r} if name in sys.modules])\n"
+    )
+    seconds, heavy = run_python(code).stdout.splitlines()
+    assert heavy == "[]"
+    assert float(seconds) < 3
+
+
+def test_public_names_exist() -> None:
+    import mjxlab
+
+    for name in mjxlab.__all__:
+        assert getattr(mjxlab, name) is not None
+    assert set(mjxlab.__all__) <= set(dir(mjxlab))
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        _ = mjxlab.nothing
