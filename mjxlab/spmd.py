@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import jax
@@ -17,7 +17,7 @@ import numpy as np
 from jax import lax
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
-from mjxlab.errors import ConfigError
+from mjxlab.errors import ConfigError, MjxlabError, WorkLostError
 
 AXIS = "device"
 SPLIT, REPLICATED = PartitionSpec(AXIS), PartitionSpec()
@@ -128,6 +128,21 @@ def agree(values: Sequence[int]) -> np.ndarray:
     from jax.experimental import multihost_utils
 
     return np.asarray(multihost_utils.process_allgather(mine))
+
+
+def on_main(action: Callable[[], T]) -> T | None:
+    """Run ``action`` on process 0 only. If it raises an ``MjxlabError`` there, every process raises one."""
+    value, error = None, None
+    if is_main():
+        try:
+            value = action()
+        except MjxlabError as problem:
+            error = problem
+    if jax.process_count() > 1 and agree([error is not None])[0, 0] and error is None:
+        error = WorkLostError("process 0 could not go on; its own message says why")
+    if error is not None:
+        raise error
+    return value
 
 
 # --- the mesh, and where state lies on it ----------------------------------------------------------------------------
