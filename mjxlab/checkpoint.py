@@ -264,25 +264,28 @@ def verify(path: str | os.PathLike[str]) -> dict[str, Any]:
     return manifest
 
 
-def newest_intact(directory: str | os.PathLike[str]) -> tuple[int | None, list[str]]:
-    """The newest checkpoint that is intact (None: there is none), and a line on each newer one that is not."""
+class Newest(NamedTuple):
+    """The newest intact checkpoint: its step and manifest (None: there is none), and a line on each newer one."""
+
+    step: int | None
+    manifest: dict[str, Any] | None
+    complaints: list[str]
+
+
+def newest_intact(directory: str | os.PathLike[str]) -> Newest:
+    """The newest checkpoint whose files are all as they were written."""
     complaints = []
     for step in reversed(steps(directory)):
         try:
-            verify(pathlib.Path(directory) / str(step))
+            return Newest(step, verify(pathlib.Path(directory) / str(step)), complaints)
         except CheckpointError as error:
             complaints.append(str(error))
-        else:
-            return step, complaints
-    return None, complaints
+    return Newest(None, None, complaints)
 
 
-def read_meta(directory: str | os.PathLike[str], step: int) -> dict[str, Any]:
-    """The ``meta`` of one checkpoint, which is verified first."""
-    return dict(verify(pathlib.Path(directory) / str(step))["meta"])
-
-
-def restore(directory: str | os.PathLike[str], like: Any, step: int | None = None) -> Restored:
+def restore(
+    directory: str | os.PathLike[str], like: Any, step: int | None = None, *, manifest: dict[str, Any] | None = None
+) -> Restored:
     """Read a checkpoint, and check it against the tree that is expected.
 
     Where there are several processes, all call this; process 0 reads, and sends what it read to the others.
@@ -291,16 +294,17 @@ def restore(directory: str | os.PathLike[str], like: Any, step: int | None = Non
       directory: the folder of all checkpoints.
       like: a PyTree of arrays or ``jax.ShapeDtypeStruct``, such as ``jax.eval_shape(learner.init, key)``.
       step: which; by default the newest, and no other one silently in its place.
+      manifest: what ``verify`` gave for it, to spare hashing it again.
 
     Raises:
       CheckpointError: there is none, it is damaged, or its tree is another one (names up to five paths).
     """
     folder = pathlib.Path(directory)
-    manifest, named = None, {}
+    named: dict[str, np.ndarray] = {}
     problem = ""
     if spmd.is_main():
         try:
-            manifest, named = _read(folder, like, step)
+            manifest, named = _read(folder, like, step, manifest)
         except CheckpointError as error:
             problem = str(error)
     if jax.process_count() > 1:
@@ -320,14 +324,16 @@ def restore(directory: str | os.PathLike[str], like: Any, step: int | None = Non
     return Restored(jax.tree.unflatten(jax.tree.structure(like), leaves), manifest["step"], manifest["meta"])
 
 
-def _read(folder: pathlib.Path, like: Any, step: int | None) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+def _read(
+    folder: pathlib.Path, like: Any, step: int | None, manifest: dict[str, Any] | None
+) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     there = steps(folder)
     if not there or (step is not None and step not in there):
         what = "" if step is None else f" of step {step}"
         listed = f", there are {', '.join(map(str, there))}" if there else ""
         raise CheckpointError(f"{folder}: holds no checkpoint{what}{listed}")
     chosen = there[-1] if step is None else step
-    manifest = verify(folder / str(chosen))
+    manifest = verify(folder / str(chosen)) if manifest is None else manifest
     difference = _difference(manifest["leaves"], _describe(like))
     if difference:
         raise CheckpointError(f"checkpoint {chosen}: is of another training state: {difference}")

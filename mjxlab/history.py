@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import array
 import json
 import math
 import os
@@ -36,27 +37,62 @@ class History(dict[str, np.ndarray]):
     def __init__(self, rows: Iterable[Row] = ()) -> None:
         super().__init__()
         self.nonfinite: dict[str, int] = {}
-        rows = list(rows)
-        for prefix, kind in (("", [r for r in rows if not _is_eval(r)]), ("eval/", [r for r in rows if _is_eval(r)])):
-            names = list(dict.fromkeys(name for row in kind for name in row))
-            for name in names:
-                key = name if name.startswith("eval/") or not prefix or name.startswith("time/") else prefix + name
-                if prefix and name.startswith("time/"):
-                    continue
-                self[key] = _column([row.get(name, math.nan) for row in kind])
+        self._columns = {"": _Columns(), "eval/": _Columns()}
+        for row in rows:
+            self.add(row)
+
+    def add(self, row: Row) -> None:
+        """Append a row; ``finish`` makes the arrays."""
+        prefix = "eval/" if any(name.startswith("eval/") for name in row) else ""
+        self._columns[prefix].add(row)
+
+    def finish(self) -> None:
+        """Make the arrays from all rows so far."""
+        for prefix, columns in self._columns.items():
+            for name, array in columns.arrays().items():
+                if not prefix:
+                    self[name] = array
+                elif not name.startswith("time/"):
+                    self[name if name.startswith(prefix) else prefix + name] = array
 
 
-def _is_eval(row: Row) -> bool:
-    return any(name.startswith("eval/") for name in row)
+class _Columns:
+    """Rows by column, eight bytes a float: a long run has millions of them."""
+
+    def __init__(self) -> None:
+        self._length = 0
+        self._floats: dict[str, array.array[float]] = {}
+        self._others: dict[str, list[Any]] = {}  # exact integers, vectors
+
+    def add(self, row: Row) -> None:
+        for name, value in row.items():
+            if name in self._floats and not isinstance(value, int | float):
+                self._others[name] = list(self._floats.pop(name))
+            elif name not in self._floats and name not in self._others:
+                if isinstance(value, float):
+                    self._floats[name] = array.array("d", [math.nan]) * self._length
+                else:
+                    self._others[name] = [math.nan] * self._length
+            (self._floats if name in self._floats else self._others)[name].append(value)
+        self._length += 1
+        for column in (*self._floats.values(), *self._others.values()):
+            if len(column) < self._length:
+                column.append(math.nan)
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        made = {name: _column(values) for name, values in self._others.items()}  # the step among them
+        return made | {name: np.asarray(column, np.float64) for name, column in self._floats.items()}
 
 
 def _column(values: list[Any]) -> np.ndarray:
-    if all(isinstance(v, int) and not isinstance(v, bool) for v in values):
+    if all(type(v) is int for v in values):
         return np.asarray(values, np.int64 if max(values, default=0) < 1 << 63 else object)
     try:
-        return np.asarray([math.nan if v is None else v for v in values], np.float64)
-    except (ValueError, TypeError):  # metrics that are arrays, some of another length
-        return np.asarray(values, object)
+        return np.asarray(values, np.float64)
+    except (ValueError, TypeError):  # vectors, in some rows only or of another length
+        made = np.empty(len(values), object)
+        made[:] = values
+        return made
 
 
 def rows_of(metrics: dict[str, Any], count: int) -> list[Row]:

@@ -33,7 +33,8 @@ def curve(history: Mapping[str, np.ndarray], path: str | os.PathLike[str], title
     Raises:
       WorkLostError: the file cannot be written.
     """
-    panels = [(name, train, ev) for name, *keys in _PANELS if any((train, ev) := _present(history, *keys))]
+    panels = [(name, *_present(history, train, ev)) for name, train, ev in _PANELS]
+    panels = [panel for panel in panels if panel[1] or panel[2]]
     if not panels:
         names = [k for k in history if "/" not in k and k not in _SKIP and _drawable(history[k])]
         names.sort(key=lambda k: "loss" not in k)
@@ -61,8 +62,13 @@ def curve(history: Mapping[str, np.ndarray], path: str | os.PathLike[str], title
     return True
 
 
-def _present(history: Mapping[str, np.ndarray], *keys: tuple[str, ...]) -> tuple[str | None, ...]:
-    return tuple(next((k for k in group if k in history and _drawable(history[k])), None) for group in keys)
+def _present(
+    history: Mapping[str, np.ndarray], train: tuple[str, ...], ev: tuple[str, ...]
+) -> tuple[str | None, str | None]:
+    def first(group: tuple[str, ...]) -> str | None:
+        return next((k for k in group if k in history and _drawable(history[k])), None)
+
+    return first(train), first(ev)
 
 
 def _is_eval(name: str) -> bool:

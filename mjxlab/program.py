@@ -23,13 +23,13 @@ METRIC_BYTES = 16 << 20  # bound on the metrics that a call brings back
 BATCH_BYTES = 64 << 20  # bound on the batches that a call takes along
 
 
-def _options(jaxpr: Any) -> dict[str, Any]:
+def compiler_options(jaxpr: Any) -> dict[str, Any]:
     """Compile options that the physics inside a program asks for."""
     try:
-        from mjxlab.physics import compiler_options
+        from mjxlab import physics
     except ImportError:
         return {}
-    return dict(compiler_options(jaxpr))
+    return dict(physics.compiler_options(jaxpr))
 
 
 def _aval(x: Any, sharding: NamedSharding) -> jax.ShapeDtypeStruct:
@@ -101,6 +101,7 @@ class Updates:
             self.capacity = max(self.capacity, capacity)
         self._wanted, self._batch_rows = capacity or 1, self.capacity
         self.checked: list[str] = []
+        self._checked_replicas = mesh.size == 1
 
         placed = spmd.shardings(mesh, self.specs)
         stacked = jax.tree.map(
@@ -123,7 +124,7 @@ class Updates:
             traced = jax.jit(program, donate_argnums=0).trace(
                 jax.tree.map(_aval, state, placed), _aval(key, everywhere), word, word, stacked
             )
-        self.options = _options(traced.jaxpr)
+        self.options = compiler_options(traced.jaxpr)
         self._compiled = traced.lower().compile(compiler_options=self.options or None)
         self.compile_seconds = time.perf_counter() - started
 
@@ -155,14 +156,20 @@ class Updates:
             return state, jax.tree.map(lambda rows, row: lax.dynamic_update_index_in_dim(rows, row, i, 0), kept, now)
 
         kept = jax.tree.map(lambda m: jnp.zeros((rows, *m.shape), m.dtype), metrics)
+        before = self._finite(state)
         state, kept = lax.fori_loop(jnp.int32(0), count.astype(jnp.int32), one, (state, kept))
+        return state, kept, jnp.stack([before, self._finite(state)])
+
+    def _finite(self, state: Any) -> jax.Array:
+        """bool[checked]: which of the replicated float arrays are finite."""
         specs = jax.tree.leaves(self.specs, is_leaf=lambda x: isinstance(x, PartitionSpec))
-        finite = []
-        for (path, leaf), spec in zip(jax.tree.leaves_with_path(state), specs, strict=True):
-            if spmd.AXIS not in spec and jnp.issubdtype(leaf.dtype, jnp.inexact):
-                self.checked.append(jax.tree_util.keystr(path, simple=True, separator="."))
-                finite.append(jnp.isfinite(leaf).all())
-        return state, kept, jnp.stack(finite) if finite else jnp.zeros((0,), bool)
+        found = {
+            jax.tree_util.keystr(path, simple=True, separator="."): jnp.isfinite(leaf).all()
+            for (path, leaf), spec in zip(jax.tree.leaves_with_path(state), specs, strict=True)
+            if spmd.AXIS not in spec and jnp.issubdtype(leaf.dtype, jnp.inexact)
+        }
+        self.checked = list(found)
+        return jnp.stack(list(found.values())) if found else jnp.zeros((0,), bool)
 
     def __call__(
         self, state: Any, key: Any, start: int, count: int, batches: list[Any] | None = None
@@ -177,8 +184,8 @@ class Updates:
           batches: ``count`` batches, or None.
 
         Returns:
-          The new state, the metrics as NumPy arrays with the updates on axis 0, and whether each of ``checked`` is
-          finite.
+          The new state, the metrics as NumPy arrays with the updates on axis 0, and whether each of ``checked`` was
+          finite before (row 0) and after (row 1).
         """
         stacked = None
         if batches is not None:
@@ -186,8 +193,21 @@ class Updates:
             stacked = spmd.place(stacked, self.mesh, self.batch_specs)
         small = spmd.place((key, np.uint32(start), np.uint32(count)), self.mesh, (spmd.REPLICATED,) * 3)
         state, metrics, finite = self._compiled(state, *small, stacked)
+        if not self._checked_replicas:
+            self._check_replicas(state, metrics)
         metrics, finite = jax.device_get((metrics, finite))
         return state, jax.tree.map(lambda x: x[:count], metrics), finite
+
+    def _check_replicas(self, state: Any, metrics: Any) -> None:
+        """Once, after the first call: what is said to be the same on all devices must be."""
+        self._checked_replicas = True
+        wrong = spmd.unequal_replicas(state, self.specs)
+        wrong += spmd.unequal_replicas(metrics, jax.tree.map(lambda _: spmd.REPLICATED, metrics))
+        if wrong:
+            raise ConfigError(
+                f"update: gives each device another {', '.join(wrong[:5])}, expected one value for all; reduce it with "
+                'mjxlab.spmd.pmean or psum, or mark its field with metadata={"axis": "device"}'
+            )
 
 
 def _strong(x: jax.Array) -> jax.Array:
@@ -230,7 +250,7 @@ class Evaluation:
             traced = jax.jit(program).trace(jax.tree.map(_aval, state, spmd.shardings(mesh, specs)), _aval(key, everywhere))
         if not isinstance(traced.out_info, dict):
             raise ConfigError(f"evaluate: gives {type(traced.out_info).__name__}, expected a dict of metrics")
-        self._compiled = traced.lower().compile(compiler_options=_options(traced.jaxpr) or None)
+        self._compiled = traced.lower().compile(compiler_options=compiler_options(traced.jaxpr) or None)
         self.compile_seconds = time.perf_counter() - started
 
     def __call__(self, state: Any, key: Any) -> dict[str, Any]:
