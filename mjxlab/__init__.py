@@ -32,7 +32,8 @@ _MODULES = ("agents", "envs", "errors", "nn", "physics", "rl", "spmd", "theory")
 
 if TYPE_CHECKING:
     from mjxlab import agents, envs, errors, nn, physics, rl, spmd, theory
-    from mjxlab.envs import check_env, make, register, vectorize
+    from mjxlab.envs import check_env, make, register
+    from mjxlab.envs.vectorize import vectorize
     from mjxlab.learner import Learner
     from mjxlab.loop import fit
     from mjxlab.policy import load_policy

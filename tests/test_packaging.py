@@ -1,4 +1,4 @@
-"""What is shipped: the wheel has every module and asset, constraints pin what is needed, and the source keeps its promises."""
+"""What is shipped: the wheel is whole, constraints pin what is needed, and the source keeps its promises."""
 
 from __future__ import annotations
 

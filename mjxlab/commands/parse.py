@@ -15,10 +15,16 @@ from mjxlab.errors import ConfigError
 T = TypeVar("T")
 
 
-def parse(options: type[T], words: list[str], command: str) -> T:
+def parse(options: type[T], words: list[str], command: str, default: T | None = None) -> T:
     """An instance of the dataclass ``options`` from the words of the command line.
 
     ``--help`` prints and exits with 0.
+
+    Args:
+      options: a dataclass whose fields are flags.
+      words: the command line after the command.
+      command: what errors and help call it.
+      default: values for what is not said; the fields' own by default.
 
     Raises:
       ConfigError: anything that does not parse; one line.
@@ -26,9 +32,10 @@ def parse(options: type[T], words: list[str], command: str) -> T:
     import tyro
 
     captured = io.StringIO()
+    given = {} if default is None else {"default": default}
     try:
         with contextlib.redirect_stderr(captured):
-            return tyro.cli(options, args=words, prog=f"mjxlab {command}")
+            return tyro.cli(options, args=words, prog=f"mjxlab {command}", **given)
     except SystemExit as stop:
         if not stop.code:
             raise
@@ -52,22 +59,39 @@ def one_line(box: str) -> str:
     return gist or " ".join(box.split())
 
 
-def flags_of(config: Any, doc: str | None = None) -> type:
+def flags_of(config: Any) -> type:
     """A plain dataclass with the fields of ``config`` that can be flags, its values as defaults.
 
     Floats, integers, booleans, strings, ``Literal``, ``None``-able ones, and tuples of them become flags. A float
-    that may also be an array (``Scalar``) is a float here.
+    that may also be an array (``Scalar``) is a float here. Help comes from the docstring.
     """
-    hints = _hints(type(config))
+    import tyro
+
+    hints, help_of = _hints(type(config)), descriptions(type(config))
     fields = []
     for field in dataclasses.fields(config):
         value = getattr(config, field.name)
         hint = _plain(hints.get(field.name, Any), value)
         if hint is not None:
-            fields.append((field.name, hint, dataclasses.field(default=value)))
+            text = tyro.conf.arg(help=help_of.get(field.name, ""))
+            fields.append((field.name, typing.Annotated[hint, text], dataclasses.field(default=value)))
     made = dataclasses.make_dataclass("Config", fields, frozen=True)
-    made.__doc__ = doc or type(config).__doc__
+    made.__doc__ = "The agent's own settings."
     return made
+
+
+def descriptions(kind: type) -> dict[str, str]:
+    """What a class's docstring says of its fields: ``name: text``, or ``name, other: text`` for several at once."""
+    names = {field.name for field in dataclasses.fields(kind)}
+    text = re.sub(r"\s+", " ", (kind.__doc__ or "").partition("Attributes:")[2])
+    found: list[tuple[list[str], int, int]] = []
+    for match in re.finditer(r"(?<= )((?:\w+, )*\w+): ", text):
+        if names.issuperset(listed := match[1].split(", ")):
+            found.append((listed, match.start(), match.end()))
+    ends = [start for _, start, _ in found[1:]] + [len(text)]
+    return {
+        name: text[begin:end].strip() for (listed, _, begin), end in zip(found, ends, strict=True) for name in listed
+    }
 
 
 def changed(config: Any, flags: Any) -> dict[str, Any]:

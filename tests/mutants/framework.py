@@ -64,7 +64,7 @@ class Mutant:
             gc.collect()
 
     def run_test(self, request: pytest.FixtureRequest) -> None:
-        """Call the test with its fixtures (those of ``conftest.py`` and pytest), in double precision if it is marked so."""
+        """Call the test with its fixtures (``conftest.py`` and pytest), in double precision if it is marked so."""
         module, function = self.test.split(":")
         test = getattr(importlib.import_module(module), function)
         marks = {mark.name for mark in getattr(test, "pytestmark", [])}
