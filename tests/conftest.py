@@ -36,10 +36,18 @@ os.environ.setdefault("MPLBACKEND", "agg")
 
 import jax
 import pytest
+from beartype import BeartypeConf, beartype
+from jaxtyping import jaxtyped
 
 jax.config.update("jax_num_cpu_devices", 2)
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_numpy_rank_promotion", "raise")
+
+
+# An int may stand for a float, as PEP 484 and every static checker have it.
+_checked = types.ModuleType("_mjxlab_checked")
+_checked.check = jaxtyped(typechecker=beartype(conf=BeartypeConf(is_pep484_tower=True)))
+sys.modules[_checked.__name__] = _checked
 
 
 class _Decorate(ast.NodeTransformer):
@@ -49,9 +57,7 @@ class _Decorate(ast.NodeTransformer):
     shapes, shardings or plain markers for fields.
     """
 
-    decorator = ast.parse(
-        "__import__('jaxtyping').jaxtyped(typechecker=__import__('beartype').beartype)", mode="eval"
-    ).body
+    decorator = ast.parse("__import__('_mjxlab_checked').check", mode="eval").body
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.FunctionDef:
         self.generic_visit(node)
