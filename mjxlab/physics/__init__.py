@@ -7,15 +7,19 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
 from collections.abc import Sequence
 from typing import Any
+
+import jax
 
 from mjxlab.errors import EngineError
 from mjxlab.physics.data import Data, where
 from mjxlab.physics.engine import DEFAULT_OUTPUTS, Engine
 from mjxlab.physics.load import Model, load_model
+from mjxlab.physics.options import compiler_options, jit
 
-__all__ = ["Data", "Engine", "load_model", "make_engine", "where"]
+__all__ = ["Data", "Engine", "auto_kind", "compiler_options", "jit", "load_model", "make_engine", "where"]
 
 KINDS = ("auto", "mujoco", "mjx", "warp")
 
@@ -43,12 +47,29 @@ def make_engine(
         raise EngineError(f"kind: expected one of {', '.join(KINDS)}, got {kind!r}")
     loaded = load_model(model)
     if kind == "auto":
-        kind = "mujoco"
+        kind = auto_kind()
     if kind == "mujoco":
         from mjxlab.physics.cpu import MujocoEngine
 
         return MujocoEngine(loaded, outputs, **options)
-    raise EngineError(f"engine {kind!r} is not here")
+    if options:
+        raise EngineError(f"engine {kind!r} has no options, got {', '.join(options)}")
+    if kind == "mjx":
+        from mjxlab.physics.mjx import MjxEngine
+
+        return MjxEngine(loaded, outputs)
+    from mjxlab.physics.warp import WarpEngine
+
+    return WarpEngine(loaded, outputs)
+
+
+def auto_kind() -> str:
+    """The engine that ``kind="auto"`` chooses for JAX's default backend."""
+    platform = jax.default_backend()
+    if platform == "cpu":
+        return "mujoco"
+    nvidia = platform == "gpu" and "nvidia" in jax.devices()[0].device_kind.lower()
+    return "warp" if nvidia and importlib.util.find_spec("warp") is not None else "mjx"
 
 
 _LAZY = ("render", "perturb", "viewer")

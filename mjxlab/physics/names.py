@@ -97,11 +97,10 @@ def output_spec(model: mujoco.MjModel, name: str) -> Spec:
     return Spec(tuple(shape), "f" if value.dtype.kind == "f" else "i")
 
 
-def needs_acceleration(model: mujoco.MjModel, outputs: Iterable[str]) -> bool:
-    """Whether any output (or sensor, where ``sensordata`` is one) comes from the acceleration stage."""
-    outputs = tuple(outputs)
-    acceleration = bool((model.sensor_needstage == mujoco.mjtStage.mjSTAGE_ACC).any())
-    return bool(_ACCELERATION & set(outputs)) or ("sensordata" in outputs and acceleration)
+def acceleration_outputs(model: mujoco.MjModel, outputs: Iterable[str]) -> tuple[str, ...]:
+    """The outputs that come from the acceleration stage (``sensordata`` where a sensor of it does)."""
+    sensors = bool((model.sensor_needstage == mujoco.mjtStage.mjSTAGE_ACC).any())
+    return tuple(name for name in outputs if name in _ACCELERATION or (name == "sensordata" and sensors))
 
 
 def input_spec(model: mujoco.MjModel, name: str) -> Spec:
