@@ -28,7 +28,7 @@ class Policy:
     Attributes:
       env: the environment that it was trained on.
       learner: the agent; ``learner.act(state, carry, obs, key, deterministic)`` is what a call runs.
-      state: the training state at the checkpoint, in host arrays.
+      state: the training state at the checkpoint.
       step: the checkpoint's number of updates.
       run: the run folder.
     """
@@ -136,7 +136,7 @@ def load_policy(run: str | os.PathLike[str], step: int | None = None) -> Policy:
     learner = module.make(env, config)
     like = jax.eval_shape(learner.init, jax.random.key(0))
     restored = checkpoint.restore(opened.checkpoints, like, step)
-    return Policy(env, learner, restored.state, restored.step, opened)
+    return Policy(env, learner, jax.tree.map(jnp.asarray, restored.state), restored.step, opened)
 
 
 def random_learner(env: Any) -> Learner:

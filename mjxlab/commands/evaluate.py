@@ -59,9 +59,8 @@ def main(words: list[str]) -> int:
         print(json.dumps({"run": str(options.run), "step": policy.step, "engine": own, **rows}))
         return 0
     on = f" on {own}" if own else ""
-    print(
-        f"{policy.run.record['agent']} at {policy.run.record['env']}{on}, step {policy.step:,}, {options.episodes} episodes"
-    )
+    record = policy.run.record
+    print(f"{record['agent']} at {record['env']}{on}, step {policy.step:,}, {options.episodes} episodes")
     width = max(map(len, rows))
     for name, figures in rows.items():
         print(f"  {name:{width}}   {sentence(figures)}")

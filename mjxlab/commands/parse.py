@@ -43,14 +43,15 @@ def parse(options: type[T], words: list[str], command: str, default: T | None = 
 
 
 def one_line(box: str) -> str:
-    """The gist of tyro's framed error message."""
-    lines = [re.sub(r"[╭╮╰╯│]", " ", line).strip() for line in box.splitlines()]
+    """The gist of tyro's framed error message; frames are ASCII where the terminal's encoding wants it."""
+    lines = [line.strip().strip("│").strip() for line in box.strip().splitlines()]
     sections: list[list[str]] = [[]]
-    for line in lines[1:-1]:
-        if line and not line.strip("─"):
+    for line in lines[1:]:  # without the title, which stands in the frame or, where frames are ASCII, above a rule
+        if not line.strip("╰╯─-"):
             sections.append([])
-        elif line:
+        else:
             sections[-1].append(line)
+    sections = [section for section in sections if section] or [[]]
     gist = " ".join(sections[0]).split(" Got errors:")[0]
     for section in sections[1:]:
         if section and section[0].startswith("Perhaps you meant"):

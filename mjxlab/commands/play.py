@@ -50,11 +50,11 @@ def film(env: Any, learner: Learner, state: Any, seed: int, episodes: int = 4) -
         raise ConfigError(f"environment {env.name!r} has no picture, expected one with a MuJoCo model or render_frame")
     dt = float(getattr(env, "dt", 1 / FPS))
     stride = max(1, round(1 / (FPS * dt)))
-    shots = [_episode(env, learner, state, key) for key in jax.random.split(jax.random.key(seed), episodes)]
-    kept: list[Any] = []
-    for shot, length in shots:
-        moments = range(0, length, stride)
-        kept += [jax.tree.map(lambda x: x[t], shot) for t in moments]  # noqa: B023
+    play, kept = _player(env, learner), []
+    for key in jax.random.split(jax.random.key(seed), episodes):
+        shot, over = jax.device_get(play(state, key))
+        length = int(over.argmax()) + 1 if over.any() else len(over)
+        kept += [jax.tree.map(lambda x: x[t], shot) for t in range(0, length, stride)]  # noqa: B023
     kept = kept[:MAX_FRAMES]
     if model is None:
         return [env.render_frame(moment) for moment in kept], 1 / (stride * dt)
@@ -64,26 +64,24 @@ def film(env: Any, learner: Learner, state: Any, seed: int, episodes: int = 4) -
     return list(render.frames(model, poses)), 1 / (stride * dt)
 
 
-def _episode(env: Any, learner: Learner, state: Any, key: jax.Array) -> tuple[Any, int]:
-    """What can be seen of one episode, time first, and its length."""
+def _player(env: Any, learner: Learner) -> Callable[[Any, jax.Array], tuple[Any, Any]]:
+    """``play(state, key)``: what can be seen of one episode, time first, and where the task ended it."""
     from mjxlab import physics
 
     show = env.pose if getattr(env, "engine", None) is not None else lambda world: world
 
-    def step(loop: tuple[Any, Any], key: jax.Array) -> tuple[Any, Any]:
-        world, carry = loop
-        action, carry = learner.act(state, carry, world.obs, key, True)
-        after = env.step(world, action)
-        return (after, carry), (show(world), after.terminated | after.truncated)
+    def play(state: Any, key: jax.Array) -> tuple[Any, Any]:
+        def step(loop: tuple[Any, Any], key: jax.Array) -> tuple[Any, Any]:
+            world, carry = loop
+            action, carry = learner.act(state, carry, world.obs, key, True)
+            after = env.step(world, action)
+            return (after, carry), (show(world), after.terminated | after.truncated)
 
-    def play(key: jax.Array) -> tuple[Any, Any]:
         reset_key, carry_key, step_key = jax.random.split(key, 3)
         start = env.reset(reset_key), learner.carry(state, carry_key)
         return jax.lax.scan(step, start, jax.random.split(step_key, env.episode_length))[1]
 
-    shot, over = physics.jit(play)(key)
-    over = np.asarray(over)
-    return shot, int(over.argmax()) + 1 if over.any() else len(over)
+    return physics.jit(play)
 
 
 def save_gif(path: pathlib.Path, frames: list[np.ndarray], fps: float) -> None:

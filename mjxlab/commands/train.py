@@ -83,6 +83,7 @@ def main(words: list[str]) -> int:
 def train(agent: str, env_name: str, module: Any, options: Any, config: Any) -> int:
     """Train, then print how the policy does beside a random one; returns the exit code."""
     import jax
+    import jax.numpy as jnp
 
     from mjxlab import envs, fit
     from mjxlab.commands import play
@@ -116,7 +117,7 @@ def train(agent: str, env_name: str, module: Any, options: Any, config: Any) -> 
         return 128 + signal.Signals[history.interrupted]
     if jax.process_index() != 0:
         return 0
-    state = jax.device_get(state)
+    state = jax.tree.map(jnp.asarray, jax.device_get(state))  # from all devices to the first
     figures = {"trained": _last_evaluation(history, steps), "random": _earlier(folder, "random", options.eval_episodes)}
     setting = (options.eval_episodes, options.seed + 1)
     figures["trained"] = figures["trained"] or play.score(env, learner, state, *setting)
@@ -158,14 +159,15 @@ def length(options: Any, config: Any) -> tuple[int, Any]:
     """
     if options.steps is not None and options.env_steps is not None:
         raise ConfigError("train: got both --steps and --env-steps, expected one of them")
-    an_update = getattr(config, "num_envs", 0) * getattr(config, "rollout_length", 0)
+    counts = hasattr(config, "num_envs") and hasattr(config, "rollout_length")
     planned = getattr(config, "total_updates", None)
     if options.steps is not None:
         steps = options.steps
     elif options.env_steps is None and planned is not None:
         steps = planned
-    elif an_update:
-        steps = math.ceil((options.env_steps or ENV_STEPS) / an_update)
+    elif counts:
+        an_update = max(config.num_envs * config.rollout_length, 1)  # validate() refuses what is below
+        steps = math.ceil((ENV_STEPS if options.env_steps is None else options.env_steps) / an_update)
     else:
         raise ConfigError("train: this agent does not count environment steps, expected --steps")
     scheduled = [f.name for f in dataclasses.fields(config) if f.name.endswith("_schedule")]
