@@ -52,7 +52,8 @@ def make_fill(env: Env) -> Fill:
             start = (jnp.argmax(needed).astype(jnp.int32) // size) * size
             keys, numbers, write = _trees.rows((base_key, episode, empty), start, size)
             fresh = jax.vmap(lambda k, e: env.reset(jax.random.fold_in(k, e + 1)))(keys, numbers)
-            new = where(write, _trees.strong(fresh), _trees.rows(slots, start, size))
+            fresh = _trees.vary_like(_trees.strong(fresh), keys)
+            new = where(write, fresh, _trees.rows(slots, start, size))
             done = jnp.zeros((size,), bool)
             return (
                 _trees.put_rows(slots, new, start),

@@ -8,7 +8,9 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from mjxlab import spmd
 from mjxlab.errors import ConfigError
+from mjxlab.physics import where
 
 
 def copy(tree: Any) -> Any:
@@ -19,6 +21,17 @@ def copy(tree: Any) -> Any:
 def zeros_like(tree: Any) -> Any:
     """Zeros in the shape of ``tree``, whose leaves are ordinary arrays."""
     return jax.tree.map(jnp.zeros_like, tree)
+
+
+def vary_like(tree: Any, keys: jax.Array) -> Any:
+    """``tree`` (axes of ``keys`` first), marked as different on every device wherever ``keys`` are.
+
+    Inside ``shard_map`` JAX tells constants (a reward of 0, a flag that is always False) from what differs between
+    devices, and a loop's carry must not change from one to the other. A choice between a thing and itself costs nothing.
+    """
+    if not spmd.bound():
+        return tree
+    return where(jax.random.key_data(keys)[..., 0] == 0, tree, tree)
 
 
 def rows(tree: Any, start: jax.Array, size: int) -> Any:

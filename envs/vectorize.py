@@ -84,7 +84,7 @@ class VecState:
         return self.state.obs
 
     @property
-    def done(self) -> Bool[Array, " envs"]:
+    def done(self) -> Bool[Array, "*worlds"]:
         """The episode ended at this step, one way or the other."""
         return self.terminated | self.truncated
 
@@ -141,7 +141,8 @@ class VecEnv:
         if index is None:
             index = spmd.global_index(self.num_envs)
         base_key = jax.vmap(jax.random.fold_in, in_axes=(None, 0))(key, index)
-        state = _trees.strong(jax.vmap(lambda k: self.env.reset(jax.random.fold_in(k, 0)))(base_key))
+        # copies: outside of jit an array may stand in two fields, and a donated buffer may not
+        state = _trees.copy(_trees.strong(jax.vmap(lambda k: self.env.reset(jax.random.fold_in(k, 0)))(base_key)))
         n = base_key.shape[0]
         pool = None if self.reset_mode == "fresh" else _trees.copy(state)
 
@@ -151,7 +152,7 @@ class VecEnv:
         def zero() -> Int[Array, " envs"]:
             return jnp.zeros((n,), jnp.int32)
 
-        return VecState(
+        vstate = VecState(
             state=state,
             reward=jnp.zeros_like(state.reward),
             terminated=no(),
@@ -172,6 +173,7 @@ class VecEnv:
             # "first" keeps its one slot for ever; a "pool" is filled by the first refill, or when first needed
             pool_full=jnp.full((n,), self.reset_mode == "first"),
         )
+        return _trees.vary_like(vstate, base_key)
 
     def step(self, vstate: VecState, action: Any) -> VecState:
         """One control step of every world, then the resets.
@@ -190,13 +192,14 @@ class VecEnv:
                 pool, full = self._fill(pool, moved.base_key, moved.episode, ~full, done & ~full)
             state = where(done, pool, moved.state)
             full = full & ~done if self.reset_mode == "pool" else full
-        return moved.replace(
+        moved = moved.replace(
             state=state,
             elapsed=jnp.where(done, jnp.zeros_like(moved.elapsed), moved.elapsed),
             episode=moved.episode + done.astype(jnp.int32),
             pool=pool,
             pool_full=full,
         )
+        return _trees.vary_like(moved, moved.base_key)
 
     def refill(self, vstate: VecState) -> VecState:
         """Fill the empty slots of the pool with real resets. Call it once a rollout.
