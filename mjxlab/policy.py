@@ -127,7 +127,7 @@ def load_policy(run: str | os.PathLike[str], step: int | None = None) -> Policy:
       >>> action, memory = policy(state.obs)  # doctest: +SKIP
       >>> actions, _ = jax.vmap(policy)(many_observations)  # doctest: +SKIP
 
-    To hand it on without mjxlab's sources, export the program (the parameters become constants of it)::
+    To hand it on without mjxlab's sources, export the program, with the parameters as constants (needs ``flatbuffers``)::
 
       exported = jax.export.export(jax.jit(lambda obs: policy(obs)[0]))(jnp.zeros(policy.env.observation_space.shape))
       pathlib.Path("policy.bin").write_bytes(exported.serialize())  # read back: jax.export.deserialize(...).call(obs)

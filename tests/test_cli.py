@@ -88,7 +88,7 @@ def test_train_goes_on_without_its_flags(run: pathlib.Path, capsys: pytest.Captu
         (["train", "ppo", "fast", "--config.reset", "never"], "'never'"),
         (["train", "ppo", "fast", "--config.num-envs", "0"], "num_envs: got 0"),
         (["evaluate", "/nowhere/at/all"], "/nowhere/at/all"),
-        (["evaluate"], "run"),
+        (["evaluate"], "Run folder"),
         (["evaluate", ".", "--episodes", "-1"], "episodes: got -1"),
         (["render", "fast"], "--out"),
         (["render", "fast", "--out", "x.mp4"], "expected a name that ends in .gif"),
