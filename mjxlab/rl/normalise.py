@@ -169,4 +169,4 @@ def accumulate_returns(
         total = discount * carry + reward
         return jnp.where(end, jnp.zeros_like(total), total), total
 
-    return jax.lax.scan(step, carry, (rewards, done), unroll=4)
+    return jax.lax.scan(step, carry, (rewards, done))

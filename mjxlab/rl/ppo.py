@@ -27,7 +27,7 @@ from jaxtyping import Array, Bool, Float, Int, Key
 
 from mjxlab import spmd
 from mjxlab._compat import lenient
-from mjxlab.envs.vectorize import VecEnv, VecState, vectorize
+from mjxlab.envs.vectorize import VecState, vectorize
 from mjxlab.errors import ConfigError
 from mjxlab.learner import Learner
 from mjxlab.memory import refuse_if_larger, tree_bytes
@@ -35,7 +35,7 @@ from mjxlab.nn.mlp import ActorCritic
 from mjxlab.rl import distributions, losses, normalise, returns, shuffle
 from mjxlab.rl.counter import Counter
 from mjxlab.rl.ppo_config import Config, Scalar, schedule
-from mjxlab.rl.rollout import EpisodeSums, Transition, episode_sums, rollout, world_keys
+from mjxlab.rl.rollout import EpisodeSums, Transition, episode_sums, rollout
 
 __all__ = ["Config", "Networks", "PPOState", "Samples", "loss", "make", "make_networks", "memory_bytes", "prepare"]
 
@@ -195,8 +195,6 @@ def prepare(
     reward_scale: Scalar,
 ) -> Samples:
     """Turns a rollout into samples: normalised observations, values, advantages, targets. Axes (time, envs) stay."""
-    length, envs = transitions.reward.shape
-
     def see(obs: Any) -> Any:
         return normalise.normalise(stats, obs, clip=config.obs_clip) if config.normalise_obs else obs
 
@@ -329,8 +327,9 @@ def make(env: Any, config: Config) -> Learner:
             noise = dist.noise(raw) if squashed else jnp.zeros((raw.shape[0], 0), dtype)
             return dist.action(raw), raw, {"log_prob": dist.log_prob(raw), "noise": noise}
 
-        worlds, transitions = rollout(vec, act, state.worlds, key, config.rollout_length)
-        return vec.refill(worlds), transitions
+        # no vec.refill: it changes no result, a step fills its pool when need be, and each use is one more copy of the
+        # reset (for MJX: of a whole physics pipeline) to compile
+        return rollout(vec, act, state.worlds, key, config.rollout_length)
 
     def update(state: PPOState, key: Key[Array, ""], batch: Any = None) -> tuple[PPOState, dict[str, Any]]:
         del batch  # it collects its own
@@ -394,6 +393,10 @@ def make(env: Any, config: Config) -> Learner:
     return Learner(init, update, carry, act)
 
 
+# what the loss reports of each minibatch, and the gradient's norm
+_PARTS = ("loss", "policy_loss", "value_loss", "entropy", "kl", "clip_fraction", "grad_norm")
+
+
 def _means(sums: EpisodeSums, before: dict[str, Array]) -> dict[str, Array]:
     """Means over the episodes that ended; where none did, those of before."""
     count = jnp.maximum(sums.episodes, 1)
@@ -413,11 +416,9 @@ def _epochs(
     """All gradient steps of an update. Returns the state with new parameters, and the means of the loss's parts."""
     length, envs = samples.advantage.shape
     packed = _pack(jax.tree.map(lambda x: x.reshape((length * envs, *x.shape[2:])), samples))
-    index = jax.vmap(
-        lambda epoch: shuffle.minibatch_indices(jax.random.fold_in(key, epoch), length, envs, config.num_minibatches)
-    )(jnp.arange(config.epochs, dtype=jnp.int32))
+    index = shuffle.minibatch_indices(key, length, envs, config.num_minibatches, config.epochs)
 
-    def step(carry: tuple[Any, ...], rows: Array) -> tuple[tuple[Any, ...], dict[str, Array]]:
+    def step(carry: tuple[Any, ...], rows: Array) -> tuple[tuple[Any, ...], Array]:
         params, opt_state, factor, skipped = carry
         batch = packed.take(packed.matrices, rows)
         grads, parts = jax.grad(lambda p: loss(networks, config, p, batch, entropy_cost), has_aux=True)(params)
@@ -432,12 +433,13 @@ def _epochs(
         if config.target_kl is not None:
             factor = jnp.where(sound, _adapt(factor, parts["kl"], config.target_kl), factor)
         skipped = skipped + (~sound).astype(jnp.uint32)
-        return (params, opt_state, factor, skipped), parts | {"grad_norm": norm}
+        parts = parts | {"grad_norm": norm}
+        return (params, opt_state, factor, skipped), jnp.stack([parts[name] for name in _PARTS])
 
     start = (state.params, state.opt_state, state.lr_factor, state.skipped)
-    (params, opt_state, factor, skipped), parts = lax.scan(step, start, index.reshape(-1, index.shape[-1]))
+    (params, opt_state, factor, skipped), parts = lax.scan(step, start, index)
     state = state.replace(params=params, opt_state=opt_state, lr_factor=factor, skipped=skipped)
-    return state, jax.tree.map(lambda x: x.mean(0), parts)
+    return state, dict(zip(_PARTS, parts.mean(0), strict=True))
 
 
 def _adapt(factor: Array, kl: Array, target: Scalar) -> Array:

@@ -41,7 +41,7 @@ def _reverse_scan(
         carry = offset_t + gain_t * carry
         return carry, carry
 
-    return lax.scan(step, last, (gain, offset), reverse=True, unroll=4)[1]
+    return lax.scan(step, last, (gain, offset), reverse=True)[1]
 
 
 def next_values(

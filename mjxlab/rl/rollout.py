@@ -52,9 +52,16 @@ class Transition:
 Act = Callable[[Any, Key[Array, " envs"]], tuple[Any, Any, Any]]
 
 
-def world_keys(key: Key[Array, ""], local_envs: int) -> Key[Array, " envs"]:
-    """A key for each of this device's worlds, folded from its global number: the same on any number of devices."""
-    return jax.vmap(jax.random.fold_in, in_axes=(None, 0))(key, spmd.global_index(local_envs))
+def world_keys(
+    key: Key[Array, ""], local_envs: int, t: int | Int[Array, ""] = 0
+) -> Key[Array, " envs"]:
+    """A key for each of this device's worlds at step ``t``: the same on any number of devices.
+
+    World i of N gets ``fold_in(key, t N + i)``, one hash where folding in t and i apart would take two.
+    """
+    worlds = local_envs * spmd.axis_size()
+    number = jnp.asarray(t, jnp.int32) * worlds + spmd.global_index(local_envs)
+    return jax.vmap(jax.random.fold_in, in_axes=(None, 0))(key, number)
 
 
 def rollout(vec: Any, act: Act, vstate: Any, key: Key[Array, ""], length: int) -> tuple[Any, Transition]:
@@ -64,7 +71,7 @@ def rollout(vec: Any, act: Act, vstate: Any, key: Key[Array, ""], length: int) -
       vec: a vectorised environment; the number of worlds is that of ``vstate``.
       act: ``act(obs, keys) -> (action, raw_action, extras)`` on all worlds, with a key for each.
       vstate: where the worlds are.
-      key: step t of world i uses ``fold_in(fold_in(key, t), i)``.
+      key: of all randomness, see ``world_keys``.
       length: number of steps.
 
     Returns:
@@ -73,7 +80,7 @@ def rollout(vec: Any, act: Act, vstate: Any, key: Key[Array, ""], length: int) -
 
     def step(vstate: Any, t: Array) -> tuple[Any, Transition]:
         obs = vstate.obs
-        keys = world_keys(jax.random.fold_in(key, t), vstate.terminated.shape[0])
+        keys = world_keys(key, vstate.terminated.shape[0], t)
         action, raw, extras = act(obs, keys)
         vstate = vec.step(vstate, action)
         transition = Transition(
