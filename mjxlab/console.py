@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import time
-from typing import Any, TextIO
+from typing import Any
 
 from mjxlab.sinks import RunInfo, Sink, shown
 
@@ -14,7 +15,7 @@ SHOWN = 3  # metrics beside the bar
 class Console(Sink):
     """Writes to standard output. Where that is no terminal: plain lines, at most one in ``interval`` seconds."""
 
-    def __init__(self, file: TextIO | None = None, interval: float = 10.0) -> None:
+    def __init__(self, file: io.TextIOBase | None = None, interval: float = 10.0) -> None:
         self._file, self._interval = file, interval
         self._bar: Any = None
         self._latest: dict[str, Any] = {}

@@ -7,6 +7,7 @@ where they fail, one line says so and training goes on.
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import dataclasses
 import io
@@ -14,7 +15,8 @@ import logging
 import math
 import os
 import pathlib
-from collections.abc import Callable, Sequence
+import secrets
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from mjxlab.errors import ConfigError, UnknownNameError, WorkLostError
@@ -32,6 +34,7 @@ class RunInfo:
       steps: the step at which it ends.
       header: lines for people: what runs on what.
       config: the config as plain JSON.
+      tell: shows a line to people.
     """
 
     name: str
@@ -40,6 +43,7 @@ class RunInfo:
     steps: int
     header: Sequence[str] = ()
     config: Any = None
+    tell: Callable[[str], None] = logging.getLogger("mjxlab").warning
 
     def need_folder(self, sink: str) -> pathlib.Path:
         """The run folder; a ``ConfigError`` where there is none."""
@@ -132,7 +136,7 @@ class CSV(_File):
         def act() -> None:
             kept = []
             if self.path.exists():
-                with self.path.open(newline="") as file:
+                with self.path.open(newline="", errors="replace") as file:
                     reader = csv.reader(file)
                     self._columns = next(reader, ["step"])
                     for row in reader:
@@ -214,23 +218,34 @@ class WandB(Sink):
 
     def open(self, run: RunInfo) -> None:
         folder = run.need_folder("wandb")
-        with _quiet("wandb"):
+        with _quiet():
             import wandb
 
-            mode = os.environ.get("WANDB_MODE") or ("online" if _logged_in(wandb) else "offline")
             note = folder / "wandb_id.txt"
-            identity = note.read_text().strip() if note.exists() else wandb.util.generate_id()
+            identity = note.read_text().strip() if note.exists() else secrets.token_hex(4)
             note.write_text(identity + "\n")
-            self._run = wandb.init(
-                project=self._project or os.environ.get("WANDB_PROJECT", "mjxlab"),
-                name=run.name,
-                id=identity,
-                resume="allow" if mode == "online" else None,
-                dir=str(folder),
-                config=run.config if isinstance(run.config, dict) else None,
-                mode=mode,
-                settings=wandb.Settings(init_timeout=self._timeout, silent=True, console="off"),
-            )
+            mode = os.environ.get("WANDB_MODE") or ("online" if _logged_in(wandb) else "offline")
+            try:
+                self._run = self._start(wandb, run, folder, mode, identity)
+            except Exception as error:  # whatever it raises for a server that it cannot reach, or a key that is none
+                if mode != "online":
+                    raise
+                text = " ".join(str(error).split())[:120]
+                run.tell(f"warning: W&B cannot be reached ({text}); its files stay in {folder / 'wandb'} for `wandb sync`")
+                # the first attempt holds on to its id
+                self._run = self._start(wandb, run, folder, "offline", f"{identity}-{secrets.token_hex(2)}")
+
+    def _start(self, wandb: Any, run: RunInfo, folder: pathlib.Path, mode: str, identity: str) -> Any:
+        return wandb.init(
+            project=self._project or os.environ.get("WANDB_PROJECT", "mjxlab"),
+            name=run.name,
+            id=identity,
+            resume="allow" if mode == "online" else None,
+            dir=str(folder),
+            config=run.config if isinstance(run.config, dict) else None,
+            mode=mode,
+            settings=wandb.Settings(init_timeout=self._timeout, silent=True, console="off"),
+        )
 
     def write(self, step: int, metrics: dict[str, Any]) -> None:
         if self._run is not None:
@@ -243,18 +258,21 @@ class WandB(Sink):
             run.finish()
 
 
-class _quiet:
-    """Keeps a library's logger still."""
-
-    def __init__(self, name: str) -> None:
-        self._log = logging.getLogger(name)
-
-    def __enter__(self) -> None:
-        self._level = self._log.level
-        self._log.setLevel(logging.CRITICAL)
-
-    def __exit__(self, *_: object) -> None:
-        self._log.setLevel(self._level)
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """W&B prints on standard error, among our own lines."""
+    log, before = logging.getLogger("wandb"), os.environ.get("WANDB_SILENT")
+    level = log.level
+    log.setLevel(logging.CRITICAL)
+    os.environ["WANDB_SILENT"] = "true"
+    try:
+        yield
+    finally:
+        log.setLevel(level)
+        if before is None:
+            del os.environ["WANDB_SILENT"]
+        else:
+            os.environ["WANDB_SILENT"] = before
 
 
 def _logged_in(wandb: Any) -> bool:
@@ -303,6 +321,7 @@ class Sinks:
 
     def open(self, run: RunInfo) -> None:
         """Open all."""
+        run = dataclasses.replace(run, tell=self.message)
         self._each(lambda sink: sink.open(run))
 
     def write(self, step: int, metrics: dict[str, Any]) -> None:

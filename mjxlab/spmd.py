@@ -228,24 +228,29 @@ def is_key(x: Any) -> bool:
     return isinstance(x, jax.Array | jax.ShapeDtypeStruct) and jnp.issubdtype(x.dtype, jax.dtypes.prng_key)
 
 
-def place(tree: Any, mesh: Mesh, specs: Any) -> Any:
-    """Put a whole (global) tree, the same on every process, onto the mesh, in new buffers.
+def place(tree: Any, mesh: Mesh, specs: Any, *, fresh: bool = False) -> Any:
+    """Put a whole (global) tree, the same on every process, onto the mesh.
 
     Args:
       tree: NumPy or JAX arrays, of which this process sees every element.
       mesh: see ``make_mesh``.
       specs: a PyTree of ``PartitionSpec`` like the tree.
+      fresh: in buffers that nothing else refers to, fit to be donated.
     """
 
     def put(x: Any, sharding: NamedSharding) -> Any:
         if jax.process_count() == 1:
-            return jax.device_put(x, sharding, may_alias=False)
+            return jax.device_put(x, sharding)
         if is_key(x):
             return jax.random.wrap_key_data(put(jax.random.key_data(x), sharding), impl=jax.random.key_impl(x))
         whole = np.asarray(x)
         return jax.make_array_from_callback(whole.shape, sharding, lambda index: whole[index])
 
-    return jax.tree.map(put, tree, shardings(mesh, specs))
+    where = shardings(mesh, specs)
+    placed = jax.tree.map(put, tree, where)
+    # device_put may hand back the caller's own buffer, on several devices even with may_alias=False; to donate such a
+    # buffer crashes the process.
+    return jax.jit(lambda t: jax.tree.map(jnp.copy, t), out_shardings=where)(placed) if fresh else placed
 
 
 def to_host(tree: Any) -> Any:
@@ -271,7 +276,10 @@ def to_host(tree: Any) -> Any:
 
 
 def unequal_replicas(tree: Any, specs: Any) -> list[str]:
-    """Paths of replicated leaves whose copies on this process's devices differ: somebody forgot to reduce."""
+    """Paths of replicated leaves whose copies on this process's devices differ: somebody forgot to reduce.
+
+    Floats may differ by 1e-5 relative, as some devices add in no fixed order.
+    """
     paths, _ = jax.tree.flatten_with_path(tree)
     found = []
     for (path, leaf), spec in zip(paths, jax.tree.leaves(specs, is_leaf=_is_spec), strict=True):
@@ -279,6 +287,14 @@ def unequal_replicas(tree: Any, specs: Any) -> list[str]:
             continue
         data = jax.random.key_data(leaf) if is_key(leaf) else leaf
         copies = [np.asarray(shard.data) for shard in data.addressable_shards]
-        if any(copy.tobytes() != copies[0].tobytes() for copy in copies[1:]):
+        if not all(_same(copy, copies[0]) for copy in copies[1:]):
             found.append(jax.tree_util.keystr(path, simple=True, separator="."))
     return found
+
+
+def _same(a: np.ndarray, b: np.ndarray) -> bool:
+    if a.tobytes() == b.tobytes():
+        return True
+    if not jnp.issubdtype(a.dtype, jnp.floating):
+        return False
+    return np.allclose(a.astype(np.float64), b.astype(np.float64), rtol=1e-5, atol=1e-7, equal_nan=True)

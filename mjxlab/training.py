@@ -23,7 +23,7 @@ from mjxlab.errors import CheckpointError, ConfigError, WorkLostError
 from mjxlab.history import History, Row, is_finite, one_row, read_rows, rows_of
 from mjxlab.learner import Learner
 from mjxlab.memory import human, refuse_if_larger, tree_bytes
-from mjxlab.program import Evaluation, Updates, compiler_options
+from mjxlab.program import Evaluation, Updates, compile_once
 from mjxlab.sinks import RunInfo, Sink, Sinks
 
 SECONDS_PER_CALL = 2.0  # what the number of updates in a call aims at
@@ -231,13 +231,13 @@ class Training:
                         self.history.add(row)
                         self.last_row = row
                 return index, self._place(restored.state), feeds.decode(restored.meta["batches"])
-            whole = self.settings.state if made is None else _compile(made)(key)
+            whole = self.settings.state if made is None else compile_once(made)(key)
         return 0, self._place(whole), None
 
     def _place(self, state: Any) -> Any:
         specs = spmd.partition_specs(state)
         spmd.check_divisible(state, specs, self.mesh.size)
-        return spmd.place(state, self.mesh, specs)
+        return spmd.place(state, self.mesh, specs, fresh=True)
 
     def _enter_key(self, index: int) -> jax.Array:
         return jax.random.fold_in(jax.random.fold_in(self.key, _ENTER), index)
@@ -310,7 +310,8 @@ class Training:
     def _enter(self, enter: Callable[[Any, Any], Any], state: Any, index: int) -> Any:
         host = jax.tree.map(_as_keys, spmd.to_host(state), state)
         with jax.default_device(self.mesh.local_mesh.devices.flat[0]):
-            return self._place(_compile(jax.jit(enter).trace(host, self._enter_key(index)))(host, self._enter_key(index)))
+            key = self._enter_key(index)
+            return self._place(compile_once(jax.jit(enter).trace(host, key))(host, key))
 
     def _phase(self, i: int, phase: Phase, state: Any, step: int, end: int, saved_batches: Any) -> tuple[Any, int]:
         settings, begin = self.settings, end - phase.steps
@@ -483,10 +484,6 @@ class Training:
 
 def _strong(shapes: Any) -> Any:
     return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), shapes)
-
-
-def _compile(traced: Any) -> Callable[..., Any]:
-    return traced.lower().compile(compiler_options=compiler_options(traced.jaxpr) or None)
 
 
 def _as_keys(host: np.ndarray, was: Any) -> Any:
