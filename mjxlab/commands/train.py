@@ -7,6 +7,7 @@ import json
 import math
 import pathlib
 import signal
+import types
 from typing import Any, Literal
 
 from mjxlab.commands.parse import changed, flags_of, parse
@@ -105,7 +106,7 @@ def train(agent: str, env_name: str, module: Any, options: Any, config: Any) -> 
         evaluate_every=options.evaluate_every or None,
         run_dir=folder,
         config=config,
-        env=env_name,
+        env=types.SimpleNamespace(name=env_name, engine=getattr(env, "engine", None)),  # by its registered name
         env_options={} if engine is None else {"engine": engine},
         agent=agent,
         sinks=tuple(dict.fromkeys((*options.sinks, "jsonl"))),

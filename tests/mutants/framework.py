@@ -10,13 +10,20 @@ import contextlib
 import dataclasses
 import gc
 import importlib
+import importlib.util
 import inspect
+import itertools
+import pathlib
+import sys
+import types
 from collections.abc import Callable, Iterator
 from typing import Any
 from unittest import mock
 
 import jax
 import pytest
+
+TESTS = pathlib.Path(__file__).resolve().parent.parent
 
 #: How a test says no. ``pytest.fail`` and ``pytest.raises`` that raised nothing are not AssertionErrors.
 REFUSALS = (AssertionError, pytest.fail.Exception)
@@ -33,7 +40,7 @@ class Mutant:
       target: what is patched, ``"module:attribute"`` or ``"module:Class.method"``.
       replacement: given the original, returns what takes its place.
       test: ``"module:function"`` of the test that must notice, the module as its file is called.
-      arguments: values for parameters of the test that are no fixtures.
+      arguments: values for parameters of the test that are no fixtures (``parametrize``).
       refusals: exception types that count as noticing, besides a failed assertion.
     """
 
@@ -64,16 +71,19 @@ class Mutant:
             gc.collect()
 
     def run_test(self, request: pytest.FixtureRequest) -> None:
-        """Call the test with its fixtures (``conftest.py`` and pytest), in double precision if it is marked so."""
-        module, function = self.test.split(":")
-        test = getattr(importlib.import_module(module), function)
+        """Run the test in a new copy of its module, so that nothing that the module keeps outlives the patch.
+
+        It is given its own fixtures, and those of ``conftest.py`` and pytest; in double precision if it is marked so.
+        """
+        name, function = self.test.split(":")
+        module = fresh_copy(name)
+        test = getattr(module, function)
         marks = {mark.name for mark in getattr(test, "pytestmark", [])}
-        values = {
-            name: self.arguments[name] if name in self.arguments else request.getfixturevalue(name)
-            for name in inspect.signature(test).parameters
-        }
-        with jax.enable_x64(True) if "x64" in marks else contextlib.nullcontext():
-            test(**values)
+        with contextlib.ExitStack() as stack:
+            if "x64" in marks:
+                stack.enter_context(jax.enable_x64(True))
+            fixtures = Fixtures(module, request, stack, dict(self.arguments))
+            test(**fixtures.for_parameters(test))
 
     def is_noticed(self, request: pytest.FixtureRequest) -> None:
         """Fail unless the test passes without the patch and refuses with it."""
@@ -84,6 +94,59 @@ class Mutant:
             except (*REFUSALS, *self.refusals):
                 return
         pytest.fail(f"{self.test} does not notice that {self.target} {self.breaks}")
+
+
+class Fixtures:
+    """Values for the parameters of a test: given ones, then the module's fixtures, then those of the whole suite."""
+
+    def __init__(
+        self,
+        module: types.ModuleType,
+        request: pytest.FixtureRequest,
+        stack: contextlib.ExitStack,
+        made: dict[str, Any],
+    ) -> None:
+        self.module, self.request, self.stack, self.made = module, request, stack, made
+
+    def for_parameters(self, function: Callable[..., Any]) -> dict[str, Any]:
+        return {name: self.value(name) for name in inspect.signature(function).parameters}
+
+    def value(self, name: str) -> Any:
+        if name not in self.made:
+            self.made[name] = self._make(name)
+        return self.made[name]
+
+    def _make(self, name: str) -> Any:
+        if name == "tmp_path":  # another one for each run
+            return self.request.getfixturevalue("tmp_path_factory").mktemp("mutant")
+        fixture = getattr(self.module, name, None)
+        if fixture is None or not hasattr(fixture, "__wrapped__"):
+            return self.request.getfixturevalue(name)
+        function = inspect.unwrap(fixture)
+        value = function(**self.for_parameters(function))
+        return self.stack.enter_context(_as_context(value)) if inspect.isgenerator(value) else value
+
+
+@contextlib.contextmanager
+def _as_context(generator: Iterator[Any]) -> Iterator[Any]:
+    yield next(generator)
+    next(generator, None)
+
+
+_copies = itertools.count()
+
+
+def fresh_copy(name: str) -> types.ModuleType:
+    """A module of the suite, executed anew under a name of its own; modules that are no files of it as they are."""
+    path = TESTS / f"{name}.py"
+    if not path.exists():
+        return importlib.import_module(name)
+    spec = importlib.util.spec_from_file_location(f"{name}_copy{next(_copies)}", path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # dataclasses look themselves up there
+    spec.loader.exec_module(module)
+    return module
 
 
 def locate(target: str) -> tuple[Any, str]:

@@ -2,6 +2,140 @@
 
 from __future__ import annotations
 
+import copy
+
+import jax
+import jax.numpy as jnp
 from mutants.framework import Mutant
 
-MUTANTS: list[Mutant] = []
+from mjxlab import spmd
+from mjxlab.errors import ConfigError
+
+MUTANTS: list[Mutant] = [
+    Mutant(
+        "first_state_cached",
+        1,
+        "gives every episode the same start",
+        "mjxlab.envs.vectorize:make_fill",
+        lambda original: lambda env: _same_start(original, env),
+        "test_vectorize:test_no_start_comes_twice",
+    ),
+    Mutant(
+        "guard_blind",
+        5,
+        "calls every world finite",
+        "mjxlab.envs.vectorize:is_finite",
+        lambda original: lambda state: jnp.ones((), bool),
+        "test_vectorize:test_guard_spares_the_neighbours",
+    ),
+    Mutant(
+        "worlds_numbered_per_device",
+        11,
+        "numbers the worlds of each device from 0",
+        "mjxlab.spmd:global_index",
+        lambda original: _per_device,
+        "test_vectorize:test_two_devices_give_what_one_gives",
+    ),
+    Mutant(
+        "gradients_not_averaged",
+        11,
+        "leaves every device its own mean",
+        "mjxlab.spmd:pmean",
+        lambda original: lambda tree: tree,
+        "test_loop:test_one_device_and_two_agree",
+        refusals=(ConfigError,),  # fit itself finds that devices disagree
+    ),
+    Mutant(
+        "float32_for_ever",
+        10,
+        "says float32 where JAX's default is float64",
+        "mjxlab.envs._trees:strong",
+        lambda original: lambda tree: jax.tree.map(_to_float32, original(tree)),
+        "test_vectorize:test_double_precision",
+        refusals=(jax.dtypes.TypePromotionError,),  # strict promotion does not let the two meet
+    ),
+    Mutant(
+        "memory_not_refused",
+        9,
+        "lets everything through",
+        "mjxlab.training:refuse_if_larger",
+        lambda original: lambda *args, **kwargs: None,
+        "test_loop:test_memory_is_refused_with_numbers",
+        refusals=(jax.errors.JaxRuntimeError,),  # out of memory
+    ),
+    Mutant(
+        "resume_starts_keys_anew",
+        4,
+        "counts updates from the start of the process instead of the run's",
+        "mjxlab.program:Updates.__call__",
+        lambda original: _count_from_zero(original),
+        "test_checkpoint:test_a_run_falls_back_to_the_newest_intact_checkpoint_and_says_so",
+    ),
+    Mutant(
+        "another_tree_accepted",
+        4,
+        "finds no difference between the saved tree and the expected one",
+        "mjxlab.checkpoint:_difference",
+        lambda original: lambda saved, expected: "",
+        "test_checkpoint:test_another_tree_is_refused_with_the_paths",
+        {"like": {"x": jnp.zeros(4)}, "message": "x"},
+    ),
+    Mutant(
+        "versions_forgotten",
+        7,
+        "forgets what the run ran on",
+        "mjxlab.runs:machine",
+        lambda original: dict,
+        "test_checkpoint:test_run_json_says_what_is_needed_to_repeat_it",
+        refusals=(KeyError,),
+    ),
+    Mutant(
+        "another_config_accepted",
+        7,
+        "goes on with a run of another config",
+        "mjxlab.runs:differences",
+        lambda original: lambda *args: [],
+        "test_checkpoint:test_another_run_in_the_folder_is_refused_by_field",
+    ),
+    Mutant(
+        "hash_not_compared",
+        12,
+        "believes every file",
+        "mjxlab.checkpoint:_hash",
+        lambda original: lambda path: "always the same",
+        "test_checkpoint:test_damage_is_found_and_the_one_before_is_used_only_when_asked_for",
+        {"how": "flip", "message": "is damaged, its SHA-256 does not fit"},
+    ),
+    Mutant(
+        "paths_escape",
+        12,
+        "follows a manifest out of its folder",
+        "pathlib:PurePath.is_relative_to",
+        lambda original: lambda self, *other: True,
+        "test_checkpoint:test_damage_is_found_and_the_one_before_is_used_only_when_asked_for",
+        {"how": "outside", "message": "names a file outside its folder"},
+    ),
+]
+
+
+def _same_start(make_fill, env):
+    stuck = copy.copy(env)
+    stuck.reset = lambda key: env.reset(jax.random.key(0))
+    return make_fill(stuck)
+
+
+def _count_from_zero(call):
+    first = {}
+
+    def broken(self, state, key, start, count, batches=None):
+        return call(self, state, key, start - first.setdefault(id(self), start), count, batches)
+
+    return broken
+
+
+def _per_device(local):
+    return 0 * spmd.axis_index() + jnp.arange(local, dtype=jnp.int32)
+
+
+def _to_float32(x):
+    return x.astype(jnp.float32) if x.dtype == jnp.float64 else x
