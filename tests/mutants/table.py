@@ -115,6 +115,57 @@ MUTANTS: list[Mutant] = [
         "test_checkpoint:test_damage_is_found_and_the_one_before_is_used_only_when_asked_for",
         {"how": "outside", "message": "names a file outside its folder"},
     ),
+    Mutant(
+        "truncation_sees_the_next_episode",
+        2,
+        "bootstraps a truncation from the state after the reset",
+        "mjxlab.rl.returns:next_values",
+        lambda original: lambda values, last, done, final: original(values, last, jnp.zeros_like(done), final),
+        "test_rl_returns:test_the_four_ends_of_a_step_by_hand",
+        {"terminated": False, "truncated": True},
+    ),
+    Mutant(
+        "truncation_worth_nothing",
+        2,
+        "takes a truncation for a termination",
+        "mjxlab.rl.returns:gae",
+        lambda original: lambda r, v, n, e, d, **kw: original(r, v, n, e | d, d, **kw),
+        "test_rl_returns:test_the_four_ends_of_a_step_by_hand",
+        {"terminated": False, "truncated": True},
+    ),
+    Mutant(
+        "termination_bootstraps",
+        2,
+        "takes a termination for a truncation",
+        "mjxlab.rl.returns:gae",
+        lambda original: lambda r, v, n, e, d, **kw: original(r, v, n, jnp.zeros_like(e), e | d, **kw),
+        "test_rl_returns:test_the_four_ends_of_a_step_by_hand",
+        {"terminated": True, "truncated": True},
+    ),
+    Mutant(
+        "clipped_element_by_element",
+        3,
+        "clips every element of the gradient by itself",
+        "mjxlab.rl.losses:clip_by_global_norm",
+        lambda original: _clip_elements,
+        "test_rl_losses:test_gradient_clipping_is_by_the_global_norm",
+    ),
+    Mutant(
+        "counter_wraps",
+        3,
+        "loses the carry at 2^32",
+        "mjxlab.rl.counter:Counter.__add__",
+        lambda original: lambda self, n: self.replace(low=self.low + jnp.asarray(n, jnp.uint32)),
+        "test_loop:test_counters_are_exact_beyond_32_bits",
+    ),
+    Mutant(
+        "traced_twice",
+        8,
+        "traces the update twice",
+        "mjxlab.program:Updates._program",
+        lambda original: lambda self, *args: (original(self, *args), original(self, *args))[1],
+        "test_loop:test_update_is_traced_once_and_state_is_donated",
+    ),
 ]
 
 
@@ -131,6 +182,11 @@ def _count_from_zero(call):
         return call(self, state, key, start - first.setdefault(id(self), start), count, batches)
 
     return broken
+
+
+def _clip_elements(grads, bound):
+    norm = jnp.sqrt(sum(jnp.sum(jnp.square(x)) for x in jax.tree.leaves(grads)))
+    return (grads if bound is None else jax.tree.map(lambda x: jnp.clip(x, -bound, bound), grads)), norm
 
 
 def _per_device(local):
