@@ -9,7 +9,6 @@ import os
 import pathlib
 import platform
 import shutil
-import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -43,7 +42,7 @@ class Finding:
 
 def examine() -> Iterator[Finding]:
     """All findings, as they are made. Nothing raises: what fails becomes a finding with ``ok=False``."""
-    for check in (versions, machine, devices, precision, cache, engines, smoke, opengl, tracking):
+    for check in CHECKS:
         try:
             yield from check()
         except Exception as error:  # a doctor reports whatever happens
@@ -147,19 +146,15 @@ def smoke(seconds: float = 1.0) -> Iterator[Finding]:
 
 
 def opengl() -> Iterator[Finding]:
-    """Whether MuJoCo's own renderer works. Asked in a process of its own: OpenGL libraries may abort."""
-    code = (
-        "import mjxlab.physics, mujoco\n"
-        f"m = mujoco.MjModel.from_xml_string({_PENDULUM!r})\n"
-        "r = mujoco.Renderer(m, 16, 16); r.update_scene(mujoco.MjData(m)); r.render(); r.close()\n"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
-    gl = os.environ.get("MUJOCO_GL", "chosen by mjxlab")
-    if done.returncode == 0:
-        yield Finding("OpenGL", f"works (MUJOCO_GL: {gl})")
+    """Whether MuJoCo's own renderer works, and the live viewer could."""
+    from mjxlab.physics.render import gl
+
+    reason = gl.unavailable()
+    if reason is None:
+        yield Finding("OpenGL", f"works ({gl.backend()})")
     else:
-        advice = "not needed: GIFs come from the JAX ray caster. For MuJoCo's renderer: apt install libegl1 libosmesa6"
-        yield Finding("OpenGL", f"no context can be made (MUJOCO_GL: {gl})", None, advice)
+        advice = "not needed, the JAX ray caster draws too; for MuJoCo's renderer: apt install libosmesa6 or libegl1"
+        yield Finding("OpenGL", " ".join(reason.split()), None, advice)
     shown = os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY") or platform.system() == "Darwin"
     yield Finding("display", "yes" if shown else "none: the live viewer needs one", True if shown else None)
 
@@ -173,3 +168,6 @@ def tracking() -> Iterator[Finding]:
     logged_in = bool(os.environ.get("WANDB_API_KEY")) or (netrc.is_file() and "wandb" in netrc.read_text())
     mode = os.environ.get("WANDB_MODE", "online" if logged_in else "offline")
     yield Finding("wandb", f"installed, {'logged in' if logged_in else 'not logged in'}; a run with it would be {mode}")
+
+
+CHECKS = (versions, machine, devices, precision, cache, engines, smoke, opengl, tracking)

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import ast
 import copy
-import functools
 import gc
 import importlib.machinery
 import os
@@ -151,22 +150,14 @@ def _x64(request: pytest.FixtureRequest) -> Iterator[None]:
             yield
 
 
-@functools.lru_cache(maxsize=1)
-def _has_gl() -> bool:
-    code = (
-        "import mjxlab.physics, mujoco\n"
-        "m = mujoco.MjModel.from_xml_string('<mujoco><worldbody/></mujoco>')\n"
-        "r = mujoco.Renderer(m, 8, 8); r.update_scene(mujoco.MjData(m)); r.render(); r.close()\n"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=120, check=False)
-    return done.returncode == 0
-
-
 @pytest.fixture(autouse=True)
 def _gl(request: pytest.FixtureRequest) -> None:
-    """Skip tests marked ``gl`` where no OpenGL context can be made (asked once, in a process of its own)."""
-    if request.node.get_closest_marker("gl") is not None and not _has_gl():
-        pytest.skip("no OpenGL: install libegl1 or libosmesa6")
+    """Skip tests marked ``gl`` where no OpenGL context can be made."""
+    if request.node.get_closest_marker("gl") is not None:
+        from mjxlab.physics.render import gl
+
+        if reason := gl.unavailable():
+            pytest.skip(reason)
 
 
 @pytest.fixture(autouse=True, scope="module")

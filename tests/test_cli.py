@@ -167,6 +167,24 @@ def test_list(capsys) -> None:
     assert "humanoid" not in out
 
 
+def test_doctor(capsys, monkeypatch) -> None:
+    """Every finding is a line; what is broken makes the exit code 1."""
+    from mjxlab import doctor
+
+    assert cli.main(["doctor"]) == 0
+    out = capsys.readouterr().out
+    for name in ("python", "packages", "devices", "engine mujoco", "engine mjx", "engine warp", "smoke", "OpenGL"):
+        assert f" {name} " in out
+    assert "FAILS" not in out
+
+    def broken():
+        raise RuntimeError("no such thing")
+
+    monkeypatch.setattr(doctor, "CHECKS", (broken,))
+    assert cli.main(["doctor"]) == 1
+    assert "FAILS  broken             RuntimeError: no such thing" in capsys.readouterr().out
+
+
 def test_evaluate_reports_trained_and_random(run: pathlib.Path, capsys) -> None:
     assert cli.main(["evaluate", str(run), "--episodes", "5", "--json"]) == 0
     found = json.loads(capsys.readouterr().out.splitlines()[-1])
