@@ -13,10 +13,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from mjxlab.agents import ppo
 
 import mjxlab
 from mjxlab import cli
+from mjxlab.agents import ppo
 from mjxlab.commands import parse, train
 from mjxlab.errors import CheckpointError, ConfigError, WorkLostError
 

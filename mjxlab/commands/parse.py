@@ -32,10 +32,11 @@ def parse(options: type[T], words: list[str], command: str, default: T | None = 
     import tyro
 
     captured = io.StringIO()
-    given = {} if default is None else {"default": default}
+    given: dict[str, Any] = {} if default is None else {"default": default}
     try:
         with contextlib.redirect_stderr(captured):
-            return tyro.cli(options, args=words, prog=f"mjxlab {command}", **given)
+            made: T = tyro.cli(options, args=words, prog=f"mjxlab {command}", **given)
+            return made
     except SystemExit as stop:
         if not stop.code:
             raise
@@ -125,5 +126,5 @@ def _plain(hint: Any, value: Any) -> Any:
         return type(value)
     if isinstance(value, tuple) and value and len({type(item) for item in value}) == 1:
         item = _plain(Any, value[0])
-        return None if item is None else tuple[item, ...]
+        return None if item is None else tuple[(item, ...)]  # type: ignore[misc]
     return None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pathlib
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -13,11 +14,10 @@ from mjxlab.learner import Learner
 
 FPS = 25  # GIF viewers slow down above this
 MAX_FRAMES = 300
+Figures = dict[str, Any]
 
 
-def score(
-    env: Any, learner: Learner, state: Any, episodes: int, seed: int, deterministic: bool = True
-) -> dict[str, Any]:
+def score(env: Any, learner: Learner, state: Any, episodes: int, seed: int, deterministic: bool = True) -> Figures:
     """Figures over ``episodes`` whole episodes with fresh starts and goals, as Python numbers.
 
     The starts depend on ``seed`` alone, so that two policies meet the same ones.
