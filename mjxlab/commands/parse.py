@@ -126,5 +126,5 @@ def _plain(hint: Any, value: Any) -> Any:
         return type(value)
     if isinstance(value, tuple) and value and len({type(item) for item in value}) == 1:
         item = _plain(Any, value[0])
-        return None if item is None else tuple[(item, ...)]  # type: ignore[misc]
+        return None if item is None else tuple[item, ...]  # type: ignore[valid-type]
     return None

@@ -119,10 +119,11 @@ def train(agent: str, env_name: str, module: Any, options: Any, config: Any) -> 
     if jax.process_index() != 0:
         return 0
     state = jax.tree.map(jnp.asarray, jax.device_get(state))  # from all devices to the first
-    figures = {"trained": _last_evaluation(history, steps), "random": _earlier(folder, "random", options.eval_episodes)}
     setting = (options.eval_episodes, options.seed + 1)
-    figures["trained"] = figures["trained"] or play.score(env, learner, state, *setting)
-    figures["random"] = figures["random"] or play.score(env, random_learner(env), (), *setting)
+    figures = {
+        "trained": _last_evaluation(history, steps) or play.score(env, learner, state, *setting),
+        "random": _earlier(folder, "random", setting[0]) or play.score(env, random_learner(env), (), *setting),
+    }
     print(f"after {steps:,} updates, over {options.eval_episodes} episodes with fresh starts:")
     for name, found in figures.items():
         print(f"  {name:8} {play.sentence(found)}")
