@@ -27,7 +27,7 @@ def vary_like(tree: Any, keys: jax.Array) -> Any:
     """``tree`` (axes of ``keys`` first), marked as different on every device wherever ``keys`` are.
 
     Inside ``shard_map`` JAX tells constants (a reward of 0, a flag that is always False) from what differs between
-    devices, and a loop's carry must not change from one to the other. A choice between a thing and itself costs nothing.
+    devices, and a loop's carry must not change from one to the other. A choice of x or x costs nothing.
     """
     if not spmd.bound():
         return tree
@@ -83,5 +83,7 @@ def check_same(expected: Any, found: Any, where: str) -> None:
                 "they must be equal"
             )
     if jax.tree.structure(expected) != jax.tree.structure(found):
-        raise ConfigError(f"{where}: reset and step return PyTrees of different structure: "
-                          f"{jax.tree.structure(expected)} and {jax.tree.structure(found)}")
+        raise ConfigError(
+            f"{where}: reset and step return PyTrees of different structure: "
+            f"{jax.tree.structure(expected)} and {jax.tree.structure(found)}"
+        )

@@ -43,7 +43,7 @@ def check_env(
       key: where all randomness of the check comes from (default: key 0).
       steps: how many steps of random actions to take.
       worlds: in how many worlds.
-      deterministic_reset: all resets are meant to be equal (default: the environment's attribute of this name, or False).
+      deterministic_reset: all resets are meant to be equal (default: the environment's attribute, or False).
       constant_params: ``params`` are meant to be equal at all resets (likewise).
       plain: also call the environment outside of ``jit`` (default: unless its engine is mjx or warp, where it is slow).
       x64: also check the types in double precision.
@@ -55,19 +55,20 @@ def check_env(
       UserWarning: ``reset`` hands on the key that it was given, and ``step`` draws from it again.
     """
     kind = getattr(getattr(env, "engine", None), "kind", None)
-    flags = {
-        "deterministic_reset": bool(_first(deterministic_reset, getattr(env, "deterministic_reset", False))),
-        "constant_params": bool(_first(constant_params, getattr(env, "constant_params", False))),
-        "plain": bool(_first(plain, kind not in ("mjx", "warp"))),
-    }
-    check = _Check(env, jax.random.key(0) if key is None else key, **flags)
+    check = _Check(
+        env,
+        jax.random.key(0) if key is None else key,
+        deterministic_reset=bool(_first(deterministic_reset, getattr(env, "deterministic_reset", False))),
+        constant_params=bool(_first(constant_params, getattr(env, "constant_params", False))),
+    )
     check.attributes()
     for double in (False, True) if x64 else (bool(jax.config.read("jax_enable_x64")),):
         with jax.enable_x64(double):
             check.types("in double precision, " if double else "")
     check.no_autoreset()
     check.keys()
-    check.ways_to_call()
+    if _first(plain, kind not in ("mjx", "warp")):
+        check.plain_calls()
     check.rollout(steps, worlds)
 
 
@@ -83,7 +84,11 @@ class _Check:
     key: jax.Array
     deterministic_reset: bool
     constant_params: bool
-    plain: bool
+
+    def __post_init__(self) -> None:
+        # once each, since compiling is what a check spends its time on
+        self.reset = jax.jit(lambda key: self.env.reset(key))
+        self.step = jax.jit(lambda state, action: self.env.step(state, action))
 
     def fail(self, message: str, cause: BaseException | None = None) -> NoReturn:
         raise ConfigError(f"check_env({env_name(self.env)}): {message}") from cause
@@ -169,7 +174,9 @@ class _Check:
                 self.fail(f"{when}metrics[{name!r}] is {_trees.describe(value)}; expected a scalar")
         goal = [name for name in ("achieved", "commanded", "success") if getattr(state, name) is None]
         if goal and len(goal) < 3:
-            self.fail(f"{when}{goal[0]} is None; a goal task gives achieved, commanded and success, others none of them")
+            self.fail(
+                f"{when}{goal[0]} is None; a goal task gives achieved, commanded and success, others none of them"
+            )
 
     # resets
 
@@ -194,122 +201,136 @@ class _Check:
 
     def keys(self) -> None:
         one, two = jax.random.split(jax.random.fold_in(self.key, 1))
-        reset = jax.jit(lambda k: self.env.reset(k))
-        again = jax.jit(lambda k: self.env.reset(k))
-        first = self.call("reset", reset, one)
-        for other in (self.call("reset", reset, one), self.call("reset", again, one)):
-            if where := _difference(first, other, exact=True):
-                self.fail(f"reset gives two states for one key: {where}; draw all randomness from the key")
-        second = self.call("reset", reset, two)
+        first = self.call("reset", self.reset, one)
+        self.after_reset(first)
+        if where := _difference(first, self.call("reset", self.reset, one), exact=True):
+            self.fail(f"reset gives two states for one key: {where}; {_FROM_THE_KEY}")
+        second = self.call("reset", self.reset, two)
         start = first.replace(key=second.key)
         if not self.deterministic_reset and not _difference(start, second, exact=True):
-            self.fail(
-                "reset gives equal states for two keys; if that is meant, set deterministic_reset = True on the environment"
-            )
+            self.fail("reset gives equal states for two keys; if they are meant to be, set deterministic_reset = True")
         fields = isinstance(first.params, dict) and first.params.get("fields")
-        drawn = {"params['fields']": (fields, fields and second.params["fields"])} if fields else {}
-        for name, (a, b) in {"params": (first.params, second.params), **drawn}.items():
+        if getattr(self.env, "randomise", None) is not None and not fields:
+            self.fail("params['fields'] is missing, although the environment has randomise: store there what it draws")
+        drawn = {"params": (first.params, second.params)}
+        if fields:
+            drawn["params['fields']"] = (fields, second.params["fields"])
+        for name, (a, b) in drawn.items():
             if jax.tree.leaves(a) and not self.constant_params and not _difference(a, b, exact=True):
                 self.fail(
                     f"{name} are equal after two resets: what varies between worlds is drawn at reset, from its key; "
-                    "if they are meant to be fixed, set constant_params = True on the environment"
+                    "if they are meant to be fixed, set constant_params = True"
                 )
-        if getattr(self.env, "randomise", None) is not None and not fields:
-            self.fail("params['fields'] is missing although the environment has randomise: store what it draws there")
         self.step_key(first, one)
 
     def step_key(self, state: State, given: jax.Array) -> None:
         """Steps of one state under several keys: do they differ, and does the key move on?"""
         action = self.action(jax.random.fold_in(self.key, 2))
-        step = jax.jit(lambda s, a: self.env.step(s, a))
-        again = jax.jit(lambda s, a: self.env.step(s, a))
-        first = self.call("step", step, state, action)
-        for other in (self.call("step", step, state, action), self.call("step", again, state, action)):
-            if where := _difference(first, other, exact=True):
-                self.fail(f"step gives two results for one state and action: {where}; draw all randomness from state.key")
-        other = self.call("step", step, state.replace(key=jax.random.fold_in(self.key, 3)), action)
+        first = self.call("step", self.step, state, action)
+        if where := _difference(first, self.call("step", self.step, state, action), exact=True):
+            self.fail(f"step gives two results for one state and action: {where}; {_FROM_THE_KEY}")
+        other = self.call("step", self.step, state.replace(key=jax.random.fold_in(self.key, 3)), action)
         if not _difference(first.replace(key=other.key), other, exact=True):
             return  # the step draws nothing
         if _same_key(first.key, state.key):
-            self.fail("key does not advance: step draws from state.key and returns it unchanged; split it and return a new one")
+            self.fail(
+                "key does not advance: step draws from state.key and returns it unchanged; split it, return a new one"
+            )
         if _same_key(state.key, given):
             warnings.warn(
-                f"check_env({env_name(self.env)}): reset hands on the key that it was given, and step draws from it again: "
-                "split it in reset",
+                f"check_env({env_name(self.env)}): key: reset hands on the key that it was given, and step draws from "
+                "it again; split it in reset",
                 stacklevel=4,
             )
 
-    # ways to call
+    # ways to call, and what happens over time
 
-    def ways_to_call(self) -> None:
-        keys = jax.random.split(jax.random.fold_in(self.key, 4), 3)
-        actions = [self.action(jax.random.fold_in(self.key, 5 + i)) for i in range(3)]
+    def plain_calls(self) -> None:
+        key, action = jax.random.fold_in(self.key, 4), self.action(jax.random.fold_in(self.key, 5))
+        state = self.call("reset", lambda k: self.env.reset(k), key)
+        self.agree("reset outside of jit", state, "under jit", self.call("reset", self.reset, key))
+        # from the same state, so that what differs is the step
+        jitted = self.call("step", self.step, state, action)
+        self.agree(
+            "step outside of jit",
+            self.call("step", lambda s, a: self.env.step(s, a), state, action),
+            "under jit",
+            jitted,
+        )
 
-        def both(key: jax.Array, action: Any) -> tuple[State, State]:
-            state = self.env.reset(key)
-            return state, self.env.step(state, action)
-
-        jitted = jax.jit(both)
-        loop = [self.call("step", jitted, key, action) for key, action in zip(keys, actions, strict=True)]
-        stacked = jax.tree.map(lambda *xs: jnp.stack(xs), *actions)
-        batch = self.call("vmap of reset and step", jax.jit(jax.vmap(both)), keys, stacked)
-        for i, one in enumerate(loop):
-            for name, a, b in zip(("reset", "step"), one, batch, strict=True):
-                if where := _difference(a, jax.tree.map(lambda x, i=i: x[i], b)):
-                    self.fail(f"{name} under vmap differs from a loop: {where}")
-        if self.plain:
-            for name, a, b in zip(("reset", "step"), self.call("a plain call", both, keys[0], actions[0]), loop[0], strict=True):
-                if where := _difference(a, b):
-                    self.fail(f"{name} called plainly differs from {name} under jit: {where}")
-
-    # over time
+    def agree(self, what: str, a: Any, other: str, b: Any) -> None:
+        if where := _difference(a, b):
+            self.fail(f"{what} differs from {what.split()[0]} {other}: {where}; {_FROM_THE_KEY}")
 
     def rollout(self, steps: int, worlds: int) -> None:
         def one_step(carry: Any, key: jax.Array) -> Any:
             state, over = carry
             action = jax.vmap(self.action)(jax.random.split(key, worlds))
             state = jax.vmap(self.env.step)(state, action)
-            sound = jax.vmap(lambda s: (is_finite(s), _finite_leaves((s.obs, s.reward, s.metrics, s.achieved))))(state)
+            sound = jax.vmap(lambda s: (is_finite(s), _finite_leaves(_numbers(s))))(state)
             return (state, over | state.terminated | state.truncated), (state.obs, sound, ~over)
 
         @jax.jit
-        def run(key: jax.Array) -> Any:
-            starts, noise = jax.random.split(jax.random.fold_in(key, 6))
-            state = jax.vmap(self.env.reset)(jax.random.split(starts, worlds))
-            over = state.terminated | state.truncated
-            return state, jax.lax.scan(one_step, (state, over), jax.random.split(noise, steps))[1]
+        def run(keys: jax.Array, action: Any, noise: jax.Array) -> Any:
+            start = jax.vmap(self.env.reset)(keys)
+            first = jax.vmap(self.env.step)(start, action)
+            over = start.terminated | start.truncated
+            return start, first, jax.lax.scan(one_step, (start, over), jax.random.split(noise, steps))[1]
 
-        start, (obs, (sound, parts), live) = jax.device_get(self.call("step", run, self.key))
-        names = ("obs", "reward", "metrics", "achieved")
-        if bad := np.flatnonzero(start.terminated | start.truncated).size:
-            self.fail(f"terminated or truncated is True after {bad} of {worlds} resets")
-        for name, part in zip(names, _finite_leaves((start.obs, start.reward, start.metrics, start.achieved)), strict=True):
-            for path, _ in ((p, x) for p, x in jax.tree_util.tree_flatten_with_path(part)[0] if not np.all(x)):
-                self.fail(f"{name}{jax.tree_util.keystr(path)} is not finite after reset")
-        for world in range(worlds):
-            self.in_space(jax.tree.map(lambda x, w=world: x[w], start.obs), "after reset")
-        for step in range(steps):
-            for world in np.flatnonzero(live[step]):
-                when = f"at step {step + 1} of random actions"
-                for name, part in zip(names, parts, strict=True):
-                    for path, x in jax.tree_util.tree_flatten_with_path(part)[0]:
-                        if not x[step, world]:
-                            self.fail(f"{name}{jax.tree_util.keystr(path)} is not finite {when}")
-                if not sound[step, world]:
-                    self.fail(f"data is not finite {when}")
-                self.in_space(jax.tree.map(lambda x, s=step, w=world: x[s, w], obs), when)
+        keys, noise = (jax.random.fold_in(self.key, i) for i in (6, 7))
+        keys = jax.random.split(keys, worlds)
+        action = jax.vmap(self.action)(jax.random.split(noise, worlds))
+        start, first, (obs, (sound, parts), live) = self.call("step", run, keys, action, noise)
+        for i in range(min(3, worlds)):
+            before, after, push = _world((start, first, action), i)
+            self.agree("reset under vmap", before, "of one world", self.call("reset", self.reset, keys[i]))
+            self.agree("step under vmap", after, "of one world", self.call("step", self.step, before, push))
+            self.after_reset(before)
+        obs, sound, parts, live = jax.device_get((obs, sound, parts, live))
+        for step, world in np.argwhere(live):
+            when = f"at step {step + 1} of random actions"
+            self.finite(_world(_world(parts, step), world), when)
+            if not sound[step, world]:
+                self.fail(f"data is not finite {when}")
+            self.in_space(_world(_world(obs, step), world), when)
+
+    def after_reset(self, state: State) -> None:
+        for name in ("terminated", "truncated"):
+            if getattr(state, name):
+                self.fail(f"{name} is True after reset")
+        self.finite(_finite_leaves(_numbers(state)), "after reset")
+        if not is_finite(state):
+            self.fail("data is not finite after reset")
+        self.in_space(jax.device_get(state.obs), "after reset")
+
+    def finite(self, flags: Any, when: str) -> None:
+        for path, ok in jax.tree_util.tree_flatten_with_path(flags)[0]:
+            if not ok:
+                name, *rest = jax.tree_util.keystr(path).removeprefix("['").split("']", 1)
+                self.fail(f"{name}{''.join(rest)} is not finite {when}")
 
     def in_space(self, obs: Any, when: str) -> None:
         if why := spaces.problem(self.env.observation_space, obs):
-            self.fail(f"{why} in observation_space, {when}")
+            self.fail(f"{when}, {why} by observation_space")
+
+
+_FROM_THE_KEY = "draw all randomness from the key, and keep nothing between calls"
+
+
+def _numbers(state: State) -> dict[str, Any]:
+    """What must stay finite besides the data."""
+    return {name: getattr(state, name) for name in ("obs", "reward", "metrics", "achieved", "commanded")}
+
+
+def _world(tree: Any, i: Any) -> Any:
+    return jax.tree.map(lambda x: x[i], tree)
 
 
 def _finite_leaves(tree: Any) -> Any:
     """A flag for every leaf of a world's state (of ``tree``): all its numbers are finite."""
 
     def leaf(x: Any) -> Any:
-        xp = np if isinstance(x, np.ndarray | np.generic) else jnp
-        return xp.isfinite(x).all() if xp.issubdtype(x.dtype, np.floating) else xp.ones((), bool)
+        return jnp.isfinite(x).all() if jnp.issubdtype(x.dtype, jnp.floating) else jnp.ones((), bool)
 
     return jax.tree.map(leaf, tree)
 
@@ -335,7 +356,8 @@ def _difference(a: Any, b: Any, exact: bool = False) -> str | None:
             same = x == y
         else:
             slack = 1e-3 * (np.max(np.abs(x), initial=0.0, where=np.isfinite(x)) + 1e-2)
-            same = (x == y) | (np.abs(x - y) <= slack)
+            with np.errstate(invalid="ignore"):  # inf - inf
+                same = (x == y) | (np.abs(x - y) <= slack)
         if not np.all(same | ((x != x) & (y != y))):
             at = tuple(int(i) for i in np.argwhere(~np.atleast_1d(same))[0])
             return f"{_trees.path_name(path) or 'value'}{list(at)} is {np.atleast_1d(x)[at]} and {np.atleast_1d(y)[at]}"

@@ -49,7 +49,8 @@ class EnvSpec:
             return self.entry
         module, _, attribute = self.entry.partition(":")
         try:
-            return functools.reduce(getattr, attribute.split("."), importlib.import_module(module))
+            found: Any = importlib.import_module(module)
+            return functools.reduce(getattr, attribute.split("."), found)
         except (ImportError, AttributeError) as error:
             raise ConfigError(f"environment {self.name!r} cannot be loaded from {self.entry!r}: {error}") from error
 
@@ -84,7 +85,9 @@ def register(
         raise ConfigError(f"environment {name!r}: entry is {entry!r}; expected 'module:attribute' or a callable")
     new = EnvSpec(name, entry, tuple(tags), description)
     if name in _specs and not replace and _specs[name] != new:
-        raise ConfigError(f"environment name {name!r} is taken by {_specs[name].entry!r}; pass replace=True to replace it")
+        raise ConfigError(
+            f"environment name {name!r} is taken by {_specs[name].entry!r}; pass replace=True to replace it"
+        )
     _specs[name] = new
     return new
 
@@ -158,38 +161,30 @@ def _unknown_argument(name: str, argument: str, accepted: list[str]) -> str:
     return f"environment {name!r} does not take {argument!r}; it takes {takes}"
 
 
-def _register_own() -> None:
-    classic, locomotion, goal, toy = (
-        ("classic",),
-        ("locomotion",),
-        ("goal",),
-        ("toy",),
-    )
-    own: list[tuple[str, str, tuple[str, ...], str]] = [
-        ("pendulum", "classic:Pendulum", classic, "swing a pole up and hold it"),
-        ("inverted_double_pendulum", "classic:InvertedDoublePendulum", classic, "balance two poles on a cart"),
-        ("cartpole", "classic:Cartpole", classic, "balance a pole on a cart"),
-        ("reacher", "classic:Reacher", classic, "bring a two-link arm's tip to a target"),
-        ("hopper", "locomotion:Hopper", locomotion, "hop forward on one leg"),
-        ("half_cheetah", "locomotion:HalfCheetah", locomotion, "run forward in the plane"),
-        ("walker", "locomotion:Walker", locomotion, "walk forward in the plane on two legs"),
-        ("ant", "locomotion:Ant", locomotion, "run forward on four legs"),
-        ("humanoid", "locomotion:Humanoid", locomotion, "run forward on two legs"),
-        ("arm_reach", "arm:ArmReach", ("arm", "goal"), "bring a 7-joint arm's hand within 5 cm of a goal"),
-        ("arm_push", "arm:ArmPush", ("arm", "goal"), "push a block to a goal with a 7-joint arm"),
-        ("reacher_goal", "goal:ReacherGoal", goal, "bring a two-link arm's tip within 2 cm of a goal"),
-        ("ant_goal", "goal:AntGoal", goal, "walk to a goal on four legs"),
-        ("point_u_maze", "goal:PointUMaze", goal, "drive a point through a U-shaped maze to a goal"),
-        ("fast", "fast:Fast", ("toy", "goal"), "a point that moves as told, without physics: for tests"),
-        ("toy_constant", "toys:Constant", toy, "one step, reward 1: the value is 1"),
-        ("toy_sign", "toys:Sign", toy, "one step, reward = observation: the value is the observation"),
-        ("toy_delay", "toys:Delay", toy, "two steps, reward 1 at the end: values are gamma and 1"),
-        ("toy_steer", "toys:Steer", toy, "one step, reward depends on the action: the best value is 1"),
-        ("toy_match", "toys:Match", toy, "one step, reward for an action that fits the observation: the best value is 1"),
-        ("toy_cut", "toys:Cut", toy, "never ends, only cut: values are gamma / (1 - gamma) and 1 / (1 - gamma)"),
-    ]
-    for name, entry, tags, description in own:
-        register(name, f"mjxlab.envs.{entry}", tags=tags, description=description)
+_OWN = """
+pendulum | classic:Pendulum | classic | swing a pole up and hold it
+inverted_double_pendulum | classic:InvertedDoublePendulum | classic | balance two poles on a cart
+cartpole | classic:Cartpole | classic | balance a pole on a cart
+reacher | classic:Reacher | classic | bring a two-link arm's tip to a target
+hopper | locomotion:Hopper | locomotion | hop forward on one leg
+half_cheetah | locomotion:HalfCheetah | locomotion | run forward in the plane
+walker | locomotion:Walker | locomotion | walk forward in the plane on two legs
+ant | locomotion:Ant | locomotion | run forward on four legs
+humanoid | locomotion:Humanoid | locomotion | run forward on two legs
+arm_reach | arm:ArmReach | arm goal | bring a 7-joint arm's hand within 5 cm of a goal
+arm_push | arm:ArmPush | arm goal | push a puck to a goal with a 7-joint arm
+reacher_goal | goal:ReacherGoal | goal | bring a two-link arm's tip within 2 cm of a goal
+ant_goal | goal:AntGoal | goal | walk to a goal on four legs
+point_u_maze | goal:PointUMaze | goal | drive a point through a U-shaped maze to a goal
+fast | fast:Fast | toy goal | a point that moves as told, without physics
+toy_constant | toys:Constant | toy | one step, reward 1: the value is 1
+toy_sign | toys:Sign | toy | one step, reward = observation = value
+toy_delay | toys:Delay | toy | reward 1 at the second step: values gamma and 1
+toy_steer | toys:Steer | toy | one step, reward for the right action: best value 1
+toy_match | toys:Match | toy | one step, the action must fit the observation: best value 1
+toy_cut | toys:Cut | toy | never ends, only cut: values gamma / (1 - gamma), 1 / (1 - gamma)
+"""
 
-
-_register_own()
+for _line in _OWN.strip().splitlines():
+    _own, _entry, _tags, _description = (part.strip() for part in _line.split("|"))
+    register(_own, f"mjxlab.envs.{_entry}", tags=_tags.split(), description=_description)

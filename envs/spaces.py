@@ -46,7 +46,9 @@ def flat_size(space: Space) -> int:
     if isinstance(space, spaces.Tuple):
         return sum(flat_size(part) for part in space.spaces)
     if space.shape is None:
-        raise ConfigError(f"space {space} has no fixed size; expected boxes, discrete spaces, and dicts or tuples of them")
+        raise ConfigError(
+            f"space {space} has no fixed size; expected boxes, discrete spaces, and dicts or tuples of them"
+        )
     return math.prod(space.shape)
 
 
@@ -75,7 +77,9 @@ def sample(space: Space, key: jax.Array) -> Any:
         return jax.random.bernoulli(key, 0.5, space.shape).astype(jnp.int8)
     if isinstance(space, spaces.Box):
         return _sample_box(space, key)
-    raise ConfigError(f"cannot sample from {space}; expected a Box, Discrete, MultiDiscrete, MultiBinary, Dict or Tuple")
+    raise ConfigError(
+        f"cannot sample from {space}; expected a Box, Discrete, MultiDiscrete, MultiBinary, Dict or Tuple"
+    )
 
 
 def _sample_box(space: spaces.Box, key: jax.Array) -> jax.Array:
@@ -119,6 +123,8 @@ def problem(space: Space, x: Any, name: str = "obs") -> str | None:
         return f"{name} is {value.dtype}; expected {space.dtype}"
     if value.shape != space.shape:
         return f"{name} has shape {value.shape}; expected {space.shape}"
+    low: Any
+    high: Any
     if isinstance(space, spaces.Box):
         low, high = space.low, space.high
     elif isinstance(space, spaces.Discrete):

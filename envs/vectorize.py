@@ -256,7 +256,7 @@ class VecEnv:
 
 
 def is_finite(state: State) -> Bool[Array, ""]:
-    """Whether one world is sound: ``data.finite`` if its data say so themselves, else all their numbers; obs, reward."""
+    """Whether one world is sound: its data (``data.finite`` if they say so themselves), observation and reward."""
     data = state.data
     sound = data.finite if hasattr(type(data), "finite") else _trees.finite(data)
     return sound & _trees.finite((state.obs, state.reward))

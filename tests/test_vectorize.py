@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
-from mjxlab.envs import State, fresh_state, make, spaces, vectorize
+
+from mjxlab.envs import State, fresh_state, spaces, vectorize
 from mjxlab.envs._pool import block_size
 from mjxlab.envs.vectorize import VecState
-
 from mjxlab.errors import ConfigError
 
 N, T, LIMIT = 8, 160, 7
