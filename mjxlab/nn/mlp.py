@@ -72,7 +72,7 @@ class MLP(nn.Module):
         for width in self.widths:
             x = dense(width, make_kernel_init(self.kernel_init, scale))(x)
             if self.layer_norm:
-                x = nn.LayerNorm(dtype=x.dtype, param_dtype=x.dtype)(x)
+                x = nn.LayerNorm(dtype=x.dtype, param_dtype=x.dtype, force_float32_reductions=False)(x)
             x = activation(self.activation)(x)
         return x
 

@@ -59,7 +59,7 @@ def make_evaluate(
 
         def step(loop: tuple[Any, ...]) -> tuple[Any, ...]:
             t, vstate, carry, over, result = loop
-            keys = world_keys(step_key, local, t)
+            keys = world_keys(step_key, local, t, worlds=episodes)
             action, carry = jax.vmap(act)(carry, vstate.obs, keys)
             vstate = vec.step(vstate, action)
             now = vstate.done & ~over

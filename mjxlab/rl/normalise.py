@@ -48,12 +48,17 @@ def _is_float(x: Any) -> bool:
     return bool(jnp.issubdtype(x.dtype, jnp.floating))
 
 
-def _two_sum(a: Array, rest: Array, b: Array) -> tuple[Array, Array]:
-    """(s, r) with s + r = a + rest + b up to second order, s the rounded sum."""
-    b = b + rest
+def _two_sum(a: Array, b: Array) -> tuple[Array, Array]:
+    """(s, r) with s the rounded sum and s + r = a + b exactly (Knuth)."""
     total = a + b
     kept = total - a
     return total, (a - (total - kept)) + (b - kept)
+
+
+def _step(a: Array, rest: Array, by: Array, by_rest: Array, share: Array) -> tuple[Array, Array]:
+    """``(a + rest) + share * (by + by_rest)``, as a rounded sum and what it left out."""
+    total, lost = _two_sum(a, share * by)
+    return _two_sum(total, lost + (rest + share * by_rest))
 
 
 def init(sample: Any) -> RunningStatistics:
@@ -104,9 +109,11 @@ def merge(a: RunningStatistics, b: RunningStatistics) -> RunningStatistics:
         mean_b, mean_rest_b, var_b, var_rest_b = other
         total = count.to_float(mean.dtype)
         share = b.count.to_float(mean.dtype) / jnp.maximum(total, 1)
-        delta = (mean_b - mean) + (mean_rest_b - mean_rest)
-        change = (var_b - var) + (var_rest_b - var_rest) + (1 - share) * jnp.square(delta)
-        return *_two_sum(mean, mean_rest, share * delta), *_two_sum(var, var_rest, share * change)
+        delta, lost = _two_sum(mean_b, -mean)
+        lost = lost + (mean_rest_b - mean_rest)
+        wider, wider_rest = _two_sum(var_b, -var)
+        wider_rest = wider_rest + (var_rest_b - var_rest) + (1 - share) * jnp.square(delta + lost)
+        return *_step(mean, mean_rest, delta, lost, share), *_step(var, var_rest, wider, wider_rest, share)
 
     trees = [t for s in (a, b) for t in (s.mean, s.mean_rest, s.var, s.var_rest)]
     columns = zip(*(jax.tree.leaves(t) for t in trees), strict=True)

@@ -53,14 +53,20 @@ Act = Callable[[Any, Key[Array, " envs"]], tuple[Any, Any, Any]]
 
 
 def world_keys(
-    key: Key[Array, ""], local_envs: int, t: int | Int[Array, ""] = 0
+    key: Key[Array, ""], local_envs: int, t: int | Int[Array, ""] = 0, *, worlds: int | None = None
 ) -> Key[Array, " envs"]:
     """A key for each of this device's worlds at step ``t``: the same on any number of devices.
 
     World i of N gets ``fold_in(key, t N + i)``, one hash where folding in t and i apart would take two.
+
+    Args:
+      key: the same on all devices.
+      local_envs: worlds on this device.
+      t: the step.
+      worlds: N, if it is not ``local_envs`` times the number of devices.
     """
-    worlds = local_envs * spmd.axis_size()
-    number = jnp.asarray(t, jnp.int32) * worlds + spmd.global_index(local_envs)
+    stride = local_envs * spmd.axis_size() if worlds is None else worlds
+    number = jnp.asarray(t, jnp.int32) * stride + spmd.global_index(local_envs)
     return jax.vmap(jax.random.fold_in, in_axes=(None, 0))(key, number)
 
 
