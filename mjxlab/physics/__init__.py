@@ -14,14 +14,28 @@ from typing import Any
 import jax
 
 from mjxlab.errors import EngineError
+from mjxlab.physics.branch import branch
 from mjxlab.physics.data import Data, where
 from mjxlab.physics.engine import DEFAULT_OUTPUTS, Engine
+from mjxlab.physics.ffi import export_checks
 from mjxlab.physics.load import Model, load_model
 from mjxlab.physics.options import compiler_options, jit
 
-__all__ = ["Data", "Engine", "auto_kind", "compiler_options", "jit", "load_model", "make_engine", "where"]
+__all__ = [
+    "Data",
+    "Engine",
+    "auto_kind",
+    "branch",
+    "compiler_options",
+    "export_checks",
+    "jit",
+    "load_model",
+    "make_engine",
+    "where",
+]
 
 KINDS = ("auto", "mujoco", "mjx", "warp")
+_OPTIONS = {"mujoco": ("route",), "mjx": (), "warp": ("contacts", "constraints", "device")}
 
 
 def make_engine(
@@ -37,7 +51,8 @@ def make_engine(
       kind: "mujoco" (C code on CPU threads), "mjx" (JAX, differentiable), "warp" (NVIDIA GPUs), or "auto": mujoco on a
         CPU, warp on an NVIDIA GPU where warp-lang is installed, mjx elsewhere.
       outputs: the MjData fields to return from every call; each costs a copy.
-      options: of the engine: ``route="ffi"|"callback"`` for mujoco.
+      options: of the engine: ``route="ffi"|"callback"`` for mujoco; ``contacts``, ``constraints`` (most of one world)
+        and ``device`` for warp.
 
     Raises:
       ModelError: the model cannot be loaded, or the engine does not support something in it.
@@ -48,19 +63,21 @@ def make_engine(
     loaded = load_model(model)
     if kind == "auto":
         kind = auto_kind()
+    unknown = set(options) - set(_OPTIONS[kind])
+    if unknown:
+        known = ", ".join(_OPTIONS[kind]) or "none"
+        raise EngineError(f"engine {kind!r} has no option {', '.join(sorted(unknown))}; its options are {known}")
     if kind == "mujoco":
         from mjxlab.physics.cpu import MujocoEngine
 
         return MujocoEngine(loaded, outputs, **options)
-    if options:
-        raise EngineError(f"engine {kind!r} has no options, got {', '.join(options)}")
-    if kind == "mjx":
-        from mjxlab.physics.mjx import MjxEngine
+    if kind == "warp":
+        from mjxlab.physics.warp import WarpEngine
 
-        return MjxEngine(loaded, outputs)
-    from mjxlab.physics.warp import WarpEngine
+        return WarpEngine(loaded, outputs, **options)
+    from mjxlab.physics.mjx import MjxEngine
 
-    return WarpEngine(loaded, outputs)
+    return MjxEngine(loaded, outputs)
 
 
 def auto_kind() -> str:

@@ -98,7 +98,10 @@ class MujocoEngine(Engine):
                 return jax.ffi.ffi_call(ffi.TARGET, shapes, vmap_method="broadcast_all")(*operands, plan=plan.text())
             rank = operands[0].ndim if operands else 0  # vmap hides its axes here, so this is one world's
             return jax.pure_callback(
-                lambda *arrays: callback.serve(plan, arrays, rank, results), shapes, *operands, vmap_method="broadcast_all"
+                lambda *arrays: callback.serve(plan, arrays, rank, results),
+                shapes,
+                *operands,
+                vmap_method="broadcast_all",
             )
 
         @call.defjvp

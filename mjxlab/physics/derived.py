@@ -42,6 +42,9 @@ _INERTIAL = frozenset(
     }
 )
 
+#: Fields from which any constant follows.
+TRIGGERS = _INERTIAL | {"geom_size"}
+
 #: Fields whose zero switches a part of MJX's program off: where they vary, the program is built with it on.
 _SWITCHES = ("dof_frictionloss", "tendon_frictionloss", "body_gravcomp", "opt.density", "opt.viscosity", "opt.wind")
 
@@ -87,9 +90,7 @@ def constants(mjx: Any, host: mujoco.MjModel, model: Any, blank: Any, fields: It
     return {name: value for name, value in changes.items() if name not in names}  # the caller's own values win
 
 
-def rbound(
-    host: mujoco.MjModel, size: Float[Array, "geoms 3"], old: Float[Array, " geoms"]
-) -> Float[Array, " geoms"]:
+def rbound(host: mujoco.MjModel, size: Float[Array, "geoms 3"], old: Float[Array, " geoms"]) -> Float[Array, " geoms"]:
     """Radius of each geom's bounding sphere; meshes and height fields keep theirs."""
     kind = host.geom_type
     x, y = size[:, 0], size[:, 1]

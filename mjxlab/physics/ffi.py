@@ -16,6 +16,7 @@ from collections.abc import Callable
 from ctypes import POINTER, Structure, byref, c_char_p, c_int, c_int64, c_size_t, c_uint32, c_void_p
 
 import jax
+import jax.export
 
 #: Name of the custom call. Part of every program that steps the C engine.
 TARGET = "mjxlab_mujoco"
@@ -148,3 +149,14 @@ def register(run: Run, target: str = TARGET) -> None:
     handler = ctypes.CFUNCTYPE(c_void_p, POINTER(_Frame))(handle)
     _handlers[target] = handler
     jax.ffi.register_ffi_target(target, jax.ffi.pycapsule(handler), platform="cpu")
+
+
+def export_checks() -> list[jax.export.DisabledSafetyCheck]:
+    """What ``jax.export.export`` must be told to accept a program that steps the C engine.
+
+    The process that loads the program must first make the engine (same model and outputs).
+
+    Example:
+      >>> exported = jax.export.export(jax.jit(f), disabled_checks=export_checks())(*args)
+    """
+    return [jax.export.DisabledSafetyCheck.custom_call(TARGET)]

@@ -98,7 +98,7 @@ class _Fields:
         """Whether world 0 has these rows already: a cheap sign that this batch served the same worlds last."""
         if self.fresh:
             return False
-        for (reader, _), last, address in zip(self.readers, self.last, addresses, strict=True):
+        for last, address in zip(self.last, addresses, strict=True):
             n = last.shape[1] * last.dtype.itemsize
             if n and ctypes.string_at(address, n) != last[0].tobytes():
                 return False

@@ -72,7 +72,7 @@ class MjxEngine(Engine):
         if self.model.nhistory:
             raise ModelError("engine 'mjx' has no delayed actuators or sensors; use kind='mujoco'")
         try:
-            model, data, _ = self._put(())
+            data = self._put(())[1]
         except (NotImplementedError, ValueError, TypeError, AssertionError) as error:
             text = " ".join(str(error).split())
             raise ModelError(f"engine {self.kind!r} cannot run this model: {text}; use kind='mujoco'") from None

@@ -110,9 +110,7 @@ def input_spec(model: mujoco.MjModel, name: str) -> Spec:
       EngineError: not such a field.
     """
     if name not in INPUTS:
-        raise EngineError(
-            f"{name!r} is not a state field; expected one of {', '.join(INPUTS)}{_suggest(name, INPUTS)}"
-        )
+        raise EngineError(f"{name!r} is not a state field; expected one of {', '.join(INPUTS)}{_suggest(name, INPUTS)}")
     if name == "time":
         return Spec((), "f")
     value = getattr(mujoco.MjData(model), name)
