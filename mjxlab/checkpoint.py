@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import concurrent.futures
 import contextlib
+import errno
 import hashlib
 import json
 import logging
@@ -16,6 +17,7 @@ import os
 import pathlib
 import shutil
 import sys
+import time
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -139,6 +141,7 @@ def _write(
         for leftover in directory.glob(".*-*"):  # of a run that was killed while it wrote
             shutil.rmtree(leftover, ignore_errors=True)
         hidden.mkdir()
+        _reserve(hidden / "room", sum(x.nbytes for x in arrays) + (64 << 10))
         # Orbax cannot write arrays without elements; the manifest alone is enough for them.
         named = {_name(i): x for i, x in enumerate(arrays) if x.size}
         if named:
@@ -168,10 +171,9 @@ def _write(
         os.rename(hidden, target)
         _sync(directory)
     except Exception as error:  # Orbax and TensorStore raise kinds of their own for a full disk
-        shutil.rmtree(hidden, ignore_errors=True)
-        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error) or repr(error)
+        _remove(hidden)
         raise WorkLostError(
-            f"checkpoint {step}: could not be written to {directory} ({_one_line(reason)}); {_still_there(directory)}"
+            f"checkpoint {step}: could not be written to {directory} ({_reason(error)}); {_still_there(directory)}"
         ) from error
     shutil.rmtree(directory / f".old-{step}", ignore_errors=True)
     for old in steps(directory)[:-keep]:
@@ -181,6 +183,36 @@ def _write(
             shutil.rmtree(directory / f".old-{old}", ignore_errors=True)
 
 
+def _reserve(path: pathlib.Path, size: int) -> None:
+    """Raise ``OSError`` now if so many bytes have no room: TensorStore's threads are noisy about it, and slow to end."""
+    with path.open("wb") as file:
+        if hasattr(os, "posix_fallocate"):
+            os.posix_fallocate(file.fileno(), 0, size)
+        elif shutil.disk_usage(path.parent).free < size:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    path.unlink()
+
+
+def _reason(error: Exception) -> str:
+    """What the system said, also where a library wrapped it in words of its own."""
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    text = " ".join(str(error).split()) or repr(error)
+    usual = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EACCES, errno.EPERM, errno.EROFS, errno.EIO)
+    return next((os.strerror(n) for n in usual if os.strerror(n) in text), _one_line(text))
+
+
+def _remove(folder: pathlib.Path) -> None:
+    """Remove what an error left. Orbax's threads go on for a moment, and may make the folder anew."""
+    gone = 0
+    for _ in range(50):
+        shutil.rmtree(folder, ignore_errors=True)
+        time.sleep(0.05)
+        gone = 0 if folder.exists() else gone + 1
+        if gone == 4:
+            return
+
+
 def _still_there(directory: pathlib.Path) -> str:
     last = steps(directory)[-1:]
     return f"the newest one that is there is {last[0]}" if last else "there is no earlier one"
@@ -188,7 +220,7 @@ def _still_there(directory: pathlib.Path) -> str:
 
 def _one_line(text: str) -> str:
     text = " ".join(text.split())
-    return text if len(text) <= 200 else text[:197] + "..."
+    return text if len(text) <= 160 else text[:157] + "..."
 
 
 def _name(index: int) -> str:
@@ -203,7 +235,7 @@ def _orbax() -> Iterator[Any]:
     alone = ocp.options.MultiprocessingOptions(primary_host=0, active_processes={0}, barrier_sync_key_prefix="mjxlab")
     log = logging.getLogger("absl")
     level = log.level
-    log.setLevel(logging.ERROR)
+    log.setLevel(logging.CRITICAL)  # its errors are raised as well, and become our one line
     try:
         handler = ocp.PyTreeCheckpointHandler(multiprocessing_options=alone)
         with ocp.Checkpointer(handler, multiprocessing_options=alone) as checkpointer:

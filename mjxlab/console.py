@@ -25,7 +25,7 @@ class Console(Sink):
     def open(self, run: RunInfo) -> None:
         from rich.console import Console as Rich
 
-        self._run, self._step = run, run.start
+        self._run, self._step = run, run.start or 0
         self._rich = Rich(file=self._file, highlight=False, soft_wrap=True)
         self.message(f"mjxlab · {run.name}")
         for line in run.header:
@@ -42,7 +42,7 @@ class Console(Sink):
                 console=self._rich,
                 auto_refresh=False,
             )
-            self._task = self._bar.add_task("", total=run.steps, completed=run.start, facts="")
+            self._task = self._bar.add_task("", total=run.steps, completed=self._step, facts="")
             self._bar.start()
 
     def message(self, text: str) -> None:

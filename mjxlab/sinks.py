@@ -30,7 +30,8 @@ class RunInfo:
     Attributes:
       name: short title, such as ``"ppo on ant"``.
       folder: the run folder, or None.
-      start: the step that the run goes on from; rows after it, left by a crash, are to be forgotten.
+      start: the step that the run goes on from; rows after it, left by a crash, are to be forgotten. None: the run
+        begins, and any row is.
       steps: the step at which it ends.
       header: lines for people: what runs on what.
       config: the config as plain JSON.
@@ -39,11 +40,16 @@ class RunInfo:
 
     name: str
     folder: pathlib.Path | None
-    start: int
+    start: int | None
     steps: int
     header: Sequence[str] = ()
     config: Any = None
     tell: Callable[[str], None] = logging.getLogger("mjxlab").warning
+
+    @property
+    def last(self) -> int:
+        """The last step whose rows are to be kept; -1: none."""
+        return -1 if self.start is None else self.start
 
     def need_folder(self, sink: str) -> pathlib.Path:
         """The run folder; a ``ConfigError`` where there is none."""
@@ -113,7 +119,7 @@ class JSONL(_File):
         self.path = run.need_folder("jsonl") / self.name
 
         def act() -> None:
-            _, size = read_rows(self.path, until=run.start)
+            _, size = read_rows(self.path, until=run.last)
             if self.path.exists():
                 os.truncate(self.path, size)
             self._file = self.path.open("a")
@@ -141,7 +147,7 @@ class CSV(_File):
                     self._columns = next(reader, ["step"])
                     for row in reader:
                         # the last line may have been cut short
-                        if len(row) != len(self._columns) or not row[0].isdigit() or int(row[0]) > run.start:
+                        if len(row) != len(self._columns) or not row[0].isdigit() or int(row[0]) > run.last:
                             break
                         kept.append(row)
             self._rewrite(kept)
@@ -189,7 +195,7 @@ class TensorBoard(Sink):
         from tensorboardX import SummaryWriter
 
         folder = run.need_folder("tensorboard") / "tensorboard"
-        self._writer = SummaryWriter(str(folder), purge_step=run.start + 1 if run.start else None)
+        self._writer = SummaryWriter(str(folder), purge_step=run.last + 1)
 
     def write(self, step: int, metrics: dict[str, Any]) -> None:
         for name, value in metrics.items():
@@ -333,12 +339,13 @@ class Sinks:
         self._each(lambda sink: sink.flush(sync))
 
     def message(self, text: str) -> None:
-        """One line to those that show lines; to the ``mjxlab`` logger if none does."""
+        """One line to those that show lines; to the ``mjxlab`` logger if none does (warnings as such, the rest as info)."""
         told = [s for s in self.all if type(s).message is not Sink.message]
         for sink in told:
             sink.message(text)
         if not told:
-            logging.getLogger("mjxlab").warning(text)
+            level = logging.WARNING if text.startswith("warning: ") else logging.INFO
+            logging.getLogger("mjxlab").log(level, text.removeprefix("warning: "))
 
     def close(self) -> None:
         """Close all, whatever happens; the first error is raised when all are closed."""

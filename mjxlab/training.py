@@ -273,7 +273,7 @@ class Training:
         if self.run is not None:
             header.append(f"run folder {self.run.folder}" + (f" · goes on from step {start:,}" if start else ""))
         name = " on ".join(str(x) for x in (settings.agent, record["env"]) if x) or "training"
-        info = RunInfo(name, self.run.folder if self.run else None, start, self.ends[-1], header, record["config"])
+        info = RunInfo(name, self.run.folder if self.run else None, step, self.ends[-1], header, record["config"])
         spmd.on_main(lambda: self.sinks.open(info))
         for note in notes:
             self.sinks.message(note)
@@ -341,7 +341,7 @@ class Training:
         self.history.traces += updates.traces
         self.sinks.message(f"compiled in {spent:.1f} s ({cache.programs() - before})")
         every = settings.evaluate_every or max(self.ends[-1] // 20, 1)
-        if evaluation is not None and step == begin:
+        if evaluation is not None and step == 0 and self.last_saved is None:
             self._evaluate(evaluation, state, step)
         if self._done(self.last_row):  # a run that until() had ended
             return state, step

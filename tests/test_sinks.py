@@ -29,11 +29,11 @@ ROWS = [
 ]
 
 
-def info(folder: pathlib.Path | None, start: int = 0, steps: int = 10) -> RunInfo:
+def info(folder: pathlib.Path | None, start: int | None = None, steps: int = 10) -> RunInfo:
     return RunInfo("test", folder, start, steps)
 
 
-def write(sink: Sink, folder: pathlib.Path, rows, start: int = 0) -> None:
+def write(sink: Sink, folder: pathlib.Path, rows, start: int | None = None) -> None:
     sink.open(info(folder, start))
     for step, row in rows:
         sink.write(step, row)
