@@ -24,6 +24,7 @@ from mjxlab.envs.base import Env
 from mjxlab.errors import ConfigError, UnknownNameError
 
 GROUP = "mjxlab.envs"
+_PARTS = ("reset", "step", "observation_space", "action_space", "episode_length")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.\-]*")
 
 
@@ -153,6 +154,9 @@ def make(name: str, engine: str | None = "auto", **kwargs: Any) -> Env:
         if found is None or found[1] not in kwargs:
             raise
         raise ConfigError(_unknown_argument(name, found[1], accepted)) from error
+    lacking = [part for part in _PARTS if not hasattr(env, part)]
+    if lacking:
+        raise ConfigError(f"environment {name!r}: its entry returned {type(env).__name__}, which has no {lacking[0]}")
     return env
 
 
