@@ -8,42 +8,28 @@ physics step reads it::
 
     env = mjxlab.make("ant", randomise=combine(mass(0.8, 1.2), friction(0.5, 1.5)))
 
+Functions that return fields are in ``mjxlab.physics.perturb``; those here are the same ones with the range given first.
 A world's key follows from its global number and its episode, so worlds differ, devices differ, and episodes differ.
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import mujoco
-import numpy as np
 from jaxtyping import Array, Key
 
 from mjxlab.envs._trees import describe
 from mjxlab.envs.base import Env, env_name
-from mjxlab.errors import ConfigError
+from mjxlab.errors import ConfigError, MjxlabError
+from mjxlab.physics import perturb
 
 Fields = dict[str, Array]
 Randomise = Callable[[Key[Array, ""], mujoco.MjModel], Fields]
 Hook = Callable[[Key[Array, ""]], Fields]
-
-
-def model_field(model: mujoco.MjModel, name: str) -> np.ndarray:
-    """A model's own value of a field; dots reach into ``opt`` (``"opt.gravity"``).
-
-    Raises:
-      ConfigError: no such field.
-    """
-    value: Any = model
-    for part in name.split("."):
-        value = getattr(value, part, None)
-    if value is None or callable(value):
-        raise ConfigError(f"randomise: {name!r} is not a field of MuJoCo's model")
-    return np.asarray(value)
 
 
 def bind(fn: Randomise | None, model: mujoco.MjModel) -> Hook | None:
@@ -58,9 +44,12 @@ def bind(fn: Randomise | None, model: mujoco.MjModel) -> Hook | None:
     if not isinstance(drawn, dict):
         raise ConfigError(f"randomise: the function returned {type(drawn).__name__}; expected a dict of model fields")
     for name, value in drawn.items():
-        own = model_field(model, name)
+        try:
+            own = jax.eval_shape(lambda name=name: perturb.field(model, name))
+        except MjxlabError as error:
+            raise ConfigError(f"randomise: {error}") from error
         if value.shape != own.shape:
-            raise ConfigError(f"randomise: {name} is {describe(value)}; expected shape {own.shape} as in the model")
+            raise ConfigError(f"randomise: {name} is {describe(value)}; expected {describe(own)}, as in the model")
 
     def hook(key: Key[Array, ""]) -> Fields:
         return fn(key, model)
@@ -102,64 +91,41 @@ def combine(*fns: Randomise) -> Randomise:
     return all_of_them
 
 
-def scale(field: str, low: float, high: float, *, each: bool = False, rows: Iterable[int] | None = None) -> Randomise:
-    """Multiply a model field by a factor, log-uniform in [low, high].
+def draw(function: Callable[..., Fields], *args: Any, **kwargs: Any) -> Randomise:
+    """One of the functions of ``mjxlab.physics.perturb`` that return fields, with all but its key and model given.
 
-    Args:
-      field: name of the field (axis 0: bodies, geoms, joints, actuators …).
-      low, high: the range, 0 < low <= high.
-      each: a factor for every row of axis 0, not one for all.
-      rows: only these rows of axis 0.
-
-    Raises:
-      ConfigError: a range that is empty or not positive.
+    Example:
+      >>> heavy_or_light = draw(perturb.mass, 0.8, 1.2, shared=True)
     """
-    return _scale((field,), low, high, each, rows)
+    return lambda key, model: function(key, model, *args, **kwargs)
 
 
-def mass(low: float, high: float, *, each: bool = False, bodies: Iterable[int] | None = None) -> Randomise:
-    """Scale masses and, by the same factors, inertias (as a change of density does)."""
-    return _scale(("body_mass", "body_inertia"), low, high, each, bodies)
+def mass(low: float, high: float, **kwargs: Any) -> Randomise:
+    """Masses and inertias of the bodies times factors from [low, high]."""
+    return draw(perturb.mass, *_range("mass", low, high), **kwargs)
 
 
-def damping(low: float, high: float, *, each: bool = False) -> Randomise:
-    """Scale the damping of the joints."""
-    return scale("dof_damping", low, high, each=each)
+def friction(low: float, high: float, **kwargs: Any) -> Randomise:
+    """Friction coefficients of all geoms times one factor from [low, high]."""
+    return draw(perturb.friction, *_range("friction", low, high), **kwargs)
 
 
-def friction(low: float, high: float, *, each: bool = False, geoms: Iterable[int] | None = None) -> Randomise:
-    """Scale the friction coefficients of the geoms (sliding, torsional and rolling alike)."""
-    return scale("geom_friction", low, high, each=each, rows=geoms)
+def damping(low: float, high: float, **kwargs: Any) -> Randomise:
+    """Damping of the joints times factors from [low, high]."""
+    return draw(perturb.joint_damping, *_range("damping", low, high), **kwargs)
 
 
-def gains(low: float, high: float, *, each: bool = False) -> Randomise:
-    """Scale the actuators' strength: gain and bias together, so that position servos keep their set-points."""
-    return _scale(("actuator_gainprm", "actuator_biasprm"), low, high, each, None)
+def gains(low: float, high: float, **kwargs: Any) -> Randomise:
+    """Strength of the actuators times factors from [low, high]."""
+    return draw(perturb.gains, *_range("gains", low, high), **kwargs)
 
 
-def gravity(low: float, high: float) -> Randomise:
-    """Scale gravity."""
-    return scale("opt.gravity", low, high)
+def gravity(low: float, high: float, **kwargs: Any) -> Randomise:
+    """Gravity times a factor from [low, high]."""
+    return draw(perturb.gravity, *_range("gravity", low, high), **kwargs)
 
 
-def _scale(names: tuple[str, ...], low: float, high: float, each: bool, rows: Iterable[int] | None) -> Randomise:
-    if not 0 < low <= high < float("inf"):
-        raise ConfigError(f"randomise {names[0]}: the range is [{low!r}, {high!r}]; expected 0 < low <= high")
-    chosen = None if rows is None else np.asarray(list(rows), np.int32)
-
-    def draw(key: Key[Array, ""], model: mujoco.MjModel) -> Fields:
-        dtype = jnp.result_type(float)
-        count = model_field(model, names[0]).shape[0]
-        log = jax.random.uniform(key, (count if each else 1,), dtype, jnp.log(low), jnp.log(high))
-        factor = jnp.broadcast_to(jnp.exp(log), (count,))
-        if chosen is not None:
-            listed = np.zeros(count, bool)
-            listed[chosen] = True
-            factor = jnp.where(listed, factor, jnp.ones_like(factor))
-        fields = {}
-        for name in names:
-            own = jnp.asarray(model_field(model, name), dtype)
-            fields[name] = own * factor.reshape((count,) + (1,) * (own.ndim - 1))
-        return fields
-
-    return draw
+def _range(name: str, low: float, high: float) -> tuple[float, float]:
+    if not 0 <= low <= high < float("inf"):
+        raise ConfigError(f"randomise {name}: the range is [{low!r}, {high!r}]; expected 0 <= low <= high")
+    return low, high
