@@ -166,6 +166,14 @@ MUTANTS: list[Mutant] = [
         lambda original: lambda self, *args: (original(self, *args), original(self, *args))[1],
         "test_loop:test_update_is_traced_once_and_state_is_donated",
     ),
+    Mutant(
+        "randomised_once",
+        6,
+        "draws the same model fields at every reset",
+        "mjxlab.envs.mujoco_env:bind",
+        lambda original: lambda fn, model: _draw_once(original(fn, model)),
+        "test_envs_base:test_randomisation_is_drawn_at_reset_and_felt_by_the_step",
+    ),
 ]
 
 
@@ -187,6 +195,10 @@ def _count_from_zero(call):
 def _clip_elements(grads, bound):
     norm = jnp.sqrt(sum(jnp.sum(jnp.square(x)) for x in jax.tree.leaves(grads)))
     return (grads if bound is None else jax.tree.map(lambda x: jnp.clip(x, -bound, bound), grads)), norm
+
+
+def _draw_once(hook):
+    return None if hook is None else lambda key: hook(jax.random.key(0))
 
 
 def _per_device(local):

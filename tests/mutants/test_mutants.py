@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pathlib
+
 import pytest
 from mutants.framework import Mutant
 from mutants.table import MUTANTS
@@ -18,6 +20,15 @@ def test_is_noticed(mutant: Mutant, request: pytest.FixtureRequest) -> None:
 @pytest.mark.parametrize("invariant", INVARIANTS)
 def test_every_invariant_has_a_mutant(invariant: int) -> None:
     assert any(mutant.invariant == invariant for mutant in MUTANTS)
+
+
+def test_the_readme_tells_of_each() -> None:
+    lines = (pathlib.Path(__file__).parent / "README.md").read_text().splitlines()
+    rows = {cells[1].strip(): line for line in lines if (cells := line.split("|"))[0] == "" and len(cells) > 4}
+    for mutant in MUTANTS:
+        row = rows[str(mutant.invariant)]
+        assert f"`{mutant.name}`" in row
+        assert f"`{mutant.test.split(':')[0]}`" in row
 
 
 def test_names_are_unique() -> None:
