@@ -15,7 +15,18 @@ import difflib
 from typing import Any
 
 from mjxlab.errors import ConfigError
-from mjxlab.rl.ppo import Networks, PPOState, Samples, loss, make, make_networks, memory_bytes, prepare
+from mjxlab.rl.ppo import (
+    Networks,
+    PPOState,
+    Samples,
+    collect,
+    loss,
+    make,
+    make_networks,
+    memory_bytes,
+    policy,
+    prepare,
+)
 from mjxlab.rl.ppo_config import Config, field_names
 
 __all__ = [
@@ -23,11 +34,13 @@ __all__ = [
     "Networks",
     "PPOState",
     "Samples",
+    "collect",
     "config_for",
     "loss",
     "make",
     "make_networks",
     "memory_bytes",
+    "policy",
     "prepare",
     "presets",
 ]

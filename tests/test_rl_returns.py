@@ -49,12 +49,9 @@ def loop_gae(d: dict[str, jax.Array], discount: float, lam: float) -> np.ndarray
 
 
 def jax_gae(d, discount, lam):
-    after = returns.next_values(
-        d["values"], d["last_value"], d["terminated"] | d["truncated"], d["final_values"]
-    )
-    return returns.gae(
-        d["rewards"], d["values"], after, d["terminated"], d["truncated"], discount=discount, lam=lam
-    )
+    values = jnp.concatenate([d["values"], d["last_value"][None]])
+    after = returns.next_values(values, d["terminated"] | d["truncated"], d["final_values"])
+    return returns.gae(d["rewards"], d["values"], after, d["terminated"], d["truncated"], discount=discount, lam=lam)
 
 
 @pytest.mark.parametrize(("terminated", "truncated"), list(itertools.product([False, True], repeat=2)))

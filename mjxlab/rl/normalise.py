@@ -95,7 +95,7 @@ def of_batch(like: RunningStatistics, batch: Any) -> RunningStatistics:
 
     found = [moments(x, m) for x, m in zip(leaves, shapes, strict=True)]
     structure = jax.tree.structure(like.mean)
-    mean, var, rest = (structure.unflatten([f[i] for f in found]) for i in range(3))
+    mean, var, rest = (jax.tree.unflatten(structure, [f[i] for f in found]) for i in range(3))
     var = jax.tree.map(lambda v: jnp.maximum(v, 0), var)
     count = Counter.of(0) + size * spmd.axis_size()
     return RunningStatistics(count, mean, var, rest, jax.tree.map(jnp.zeros_like, var))
@@ -119,7 +119,7 @@ def merge(a: RunningStatistics, b: RunningStatistics) -> RunningStatistics:
     columns = zip(*(jax.tree.leaves(t) for t in trees), strict=True)
     merged = [one(*column) for column in columns]
     structure = jax.tree.structure(a.mean)
-    mean, mean_rest, var, var_rest = (structure.unflatten([m[i] for m in merged]) for i in range(4))
+    mean, mean_rest, var, var_rest = (jax.tree.unflatten(structure, [m[i] for m in merged]) for i in range(4))
     return RunningStatistics(count, mean, var, mean_rest, var_rest)
 
 

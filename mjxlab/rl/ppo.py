@@ -14,8 +14,7 @@ observation statistics. The details on which implementations differ, and how the
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import flax.struct
 import jax
@@ -27,17 +26,29 @@ from jaxtyping import Array, Bool, Float, Int, Key
 
 from mjxlab import spmd
 from mjxlab._compat import lenient
-from mjxlab.envs.vectorize import VecState, vectorize
+from mjxlab.envs.vectorize import VecEnv, VecState, vectorize
 from mjxlab.errors import ConfigError
 from mjxlab.learner import Learner
 from mjxlab.memory import refuse_if_larger, tree_bytes
-from mjxlab.nn.mlp import ActorCritic
 from mjxlab.rl import distributions, losses, normalise, returns, shuffle
 from mjxlab.rl.counter import Counter
 from mjxlab.rl.ppo_config import Config, Scalar, schedule
+from mjxlab.rl.ppo_networks import Networks, action_mask, make_networks
 from mjxlab.rl.rollout import EpisodeSums, Transition, episode_sums, rollout
 
-__all__ = ["Config", "Networks", "PPOState", "Samples", "loss", "make", "make_networks", "memory_bytes", "prepare"]
+__all__ = [
+    "Config",
+    "Networks",
+    "PPOState",
+    "Samples",
+    "collect",
+    "loss",
+    "make",
+    "make_networks",
+    "memory_bytes",
+    "policy",
+    "prepare",
+]
 
 
 @flax.struct.dataclass
@@ -95,62 +106,31 @@ class Samples:
     mask: Bool[Array, "*rows choices"] | None
 
 
-class Networks(NamedTuple):
-    """The policy and the critic as pure functions of batches (rows on axis 0) of network inputs."""
-
-    init: Callable[[Array], Any]
-    policy: Callable[[Any, Any, Any], distributions.Distribution]  # params, inputs, mask
-    value: Callable[[Any, Any], Array]  # params, inputs
-    both: Callable[[Any, Any, Any], tuple[distributions.Distribution, Array]]  # params, inputs, mask
+def see(config: Config, stats: normalise.RunningStatistics, obs: Any) -> Any:
+    """Observations as the networks take them."""
+    return normalise.normalise(stats, obs, clip=config.obs_clip) if config.normalise_obs else obs
 
 
-def action_mask(obs: Any) -> Any:
-    """Allowed actions, from observations that are a mapping with the key ``"action_mask"``; else None."""
-    return obs["action_mask"].astype(bool) if isinstance(obs, dict) and "action_mask" in obs else None
+def policy(networks: Networks, config: Config, state: PPOState, obs: Any) -> distributions.Distribution:
+    """The distribution of raw actions for a batch of observations."""
+    return networks.policy(state.params, see(config, state.normaliser, obs), action_mask(obs))
 
 
-def make_networks(env: Any, config: Config) -> Networks:
-    """Networks for the environment's observations and actions."""
-    space = env.action_space
-    discrete = isinstance(space, spaces.Discrete)
-    if not discrete and not (isinstance(space, spaces.Box) and len(space.shape) == 1):
-        raise ConfigError(f"action_space: got {space}, expected a Discrete space or a Box of rank 1")
-    module = ActorCritic(
-        size=int(space.n) if discrete else space.shape[0],
-        discrete=discrete,
-        policy_widths=config.policy_widths,
-        value_widths=config.value_widths,
-        shared=config.shared,
-        activation=config.activation,
-        layer_norm=config.layer_norm,
-        kernel_init=config.kernel_init,
-        final_scale=config.final_scale,
-        state_std=config.state_std,
-        init_std=config.init_std,
-        min_std=config.min_std,
-    )
+def collect(
+    vec: VecEnv, networks: Networks, config: Config, state: PPOState, key: Key[Array, ""]
+) -> tuple[VecState, Transition]:
+    """The rollout of one update, with ``log_prob`` and ``noise`` of the raw actions in ``extras``."""
 
-    def distribution(out: Any, mask: Any) -> distributions.Distribution:
-        if discrete:
-            return distributions.Categorical(out, mask)
-        kind = distributions.TanhNormal if config.squash == "tanh" else distributions.Normal
-        return kind(*out)
+    def act(obs: Any, keys: Array) -> tuple[Any, Any, Any]:
+        dist = policy(networks, config, state, obs)
+        raw = jax.vmap(lambda d, k: d.sample(k))(dist, keys)
+        squashed = isinstance(dist, distributions.TanhNormal)
+        noise = dist.noise(raw) if squashed else jnp.zeros((raw.shape[0], 0), jnp.result_type(float))
+        return dist.action(raw), raw, {"log_prob": dist.log_prob(raw), "noise": noise}
 
-    def init(key: Array) -> Any:
-        obs = jax.eval_shape(env.reset, key).obs
-        return module.init(key, jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), obs))
-
-    def policy(params: Any, x: Any, mask: Any = None) -> distributions.Distribution:
-        return distribution(jax.vmap(lambda o: module.apply(params, o, method="policy"))(x), mask)
-
-    def value(params: Any, x: Any) -> Array:
-        return jax.vmap(lambda o: module.apply(params, o, method="value"))(x)
-
-    def both(params: Any, x: Any, mask: Any = None) -> tuple[distributions.Distribution, Array]:
-        out, values = jax.vmap(lambda o: module.apply(params, o))(x)
-        return distribution(out, mask), values
-
-    return Networks(init, policy, value, both)
+    # no vec.refill: it changes no result, a step fills its pool when need be, and each use is one more copy of the
+    # reset (for MJX: of a whole physics pipeline) to compile
+    return rollout(vec, act, state.worlds, key, config.rollout_length)
 
 
 def optimiser(config: Config) -> optax.GradientTransformation:
@@ -171,14 +151,14 @@ def loss(
     dist, values = networks.both(params, batch.obs, batch.mask)
     log_ratio = dist.log_prob(batch.action) - batch.log_prob
     advantages = losses.normalise_advantages(batch.advantage) if config.normalise_advantages else batch.advantage
-    policy = losses.clipped_surrogate(log_ratio, advantages, config.clip)
-    value = losses.value_loss(values, batch.target, batch.value, config.value_clip)
+    policy_loss = losses.clipped_surrogate(log_ratio, advantages, config.clip)
+    value_loss = losses.value_loss(values, batch.target, batch.value, config.value_clip)
     entropy = dist.entropy(batch.noise if isinstance(dist, distributions.TanhNormal) else None).mean()
-    total = policy + config.value_coef * value - entropy_cost * entropy
+    total = policy_loss + config.value_coef * value_loss - entropy_cost * entropy
     return total, {
         "loss": total,
-        "policy_loss": policy,
-        "value_loss": value,
+        "policy_loss": policy_loss,
+        "value_loss": value_loss,
         "entropy": entropy,
         "kl": losses.approx_kl(log_ratio),
         "clip_fraction": losses.clip_fraction(log_ratio, config.clip),
@@ -195,63 +175,35 @@ def prepare(
     reward_scale: Scalar,
 ) -> Samples:
     """Turns a rollout into samples: normalised observations, values, advantages, targets. Axes (time, envs) stay."""
-    def see(obs: Any) -> Any:
-        return normalise.normalise(stats, obs, clip=config.obs_clip) if config.normalise_obs else obs
 
-    x = see(transitions.obs)
-    value = lambda obs: networks.value(params, obs)  # noqa: E731
-    # one row of worlds at a time: the activations stay in the cache, which a pass over all rows at once would not
-    values = lax.map(value, x)
-    last_value = value(see(last_obs))
+    def value(obs: Any) -> Array:
+        return networks.value(params, obs)
+
+    seen = jax.tree.map(lambda rows, last: jnp.concatenate([rows, last[None]]), transitions.obs, last_obs)
+    seen = see(config, stats, seen)
+    # one row of worlds at a time: the activations stay in the cache, which in a pass over all rows they would not
+    values = lax.map(value, seen)
     bootstrapped = transitions.truncated & ~transitions.terminated
-    final_values = returns.values_where(lambda obs: value(see(obs)), transitions.final_obs, bootstrapped)
+    final_values = returns.values_where(lambda obs: value(see(config, stats, obs)), transitions.final_obs, bootstrapped)
     advantages, targets = returns.gae(
         transitions.reward * reward_scale,
-        values,
-        returns.next_values(values, last_value, transitions.done, final_values),
+        values[:-1],
+        returns.next_values(values, transitions.done, final_values),
         transitions.terminated,
         transitions.truncated,
         discount=config.discount,
         lam=config.gae_lambda,
     )
     return Samples(
-        obs=x,
+        obs=jax.tree.map(lambda x: x[:-1], seen),
         action=transitions.action,
         log_prob=transitions.extras["log_prob"],
         noise=transitions.extras["noise"],
         advantage=advantages,
         target=targets,
-        value=values,
+        value=values[:-1],
         mask=action_mask(transitions.obs),
     )
-
-
-class _Packed(NamedTuple):
-    """A PyTree of arrays with rows on axis 0, as one matrix per dtype: shuffling gathers whole rows of each."""
-
-    matrices: dict[Any, Array]
-    take: Callable[[dict[Any, Array], Array], Any]
-
-
-def _pack(tree: Any) -> _Packed:
-    leaves, structure = jax.tree.flatten(tree)
-    rows = leaves[0].shape[0]
-    places: list[tuple[Any, int, int, tuple[int, ...]]] = []
-    columns: dict[str, list[Array]] = {}
-    for leaf in leaves:
-        flat = leaf.reshape(rows, -1)
-        group = columns.setdefault(leaf.dtype.name, [])
-        start = sum(c.shape[1] for c in group)
-        group.append(flat)
-        places.append((leaf.dtype.name, start, start + flat.shape[1], leaf.shape[1:]))
-
-    def take(matrices: dict[Any, Array], index: Array) -> Any:
-        picked = {name: matrix[index] for name, matrix in matrices.items()}
-        return structure.unflatten(
-            [picked[name][:, a:b].reshape((index.shape[0], *shape)) for name, a, b, shape in places]
-        )
-
-    return _Packed({name: jnp.concatenate(group, axis=1) for name, group in columns.items()}, take)
 
 
 def memory_bytes(env: Any, config: Config) -> dict[str, int]:
@@ -315,26 +267,10 @@ def make(env: Any, config: Config) -> Learner:
             running_return=jnp.zeros(worlds.terminated.shape, dtype),
         )
 
-    def policy(state: PPOState, obs: Any) -> distributions.Distribution:
-        x = normalise.normalise(state.normaliser, obs, clip=config.obs_clip) if config.normalise_obs else obs
-        return networks.policy(state.params, x, action_mask(obs))
-
-    def collect(state: PPOState, key: Key[Array, ""]) -> tuple[VecState, Transition]:
-        def act(obs: Any, keys: Array) -> tuple[Any, Any, Any]:
-            dist = policy(state, obs)
-            raw = jax.vmap(lambda d, k: d.sample(k))(dist, keys)
-            squashed = isinstance(dist, distributions.TanhNormal)
-            noise = dist.noise(raw) if squashed else jnp.zeros((raw.shape[0], 0), dtype)
-            return dist.action(raw), raw, {"log_prob": dist.log_prob(raw), "noise": noise}
-
-        # no vec.refill: it changes no result, a step fills its pool when need be, and each use is one more copy of the
-        # reset (for MJX: of a whole physics pipeline) to compile
-        return rollout(vec, act, state.worlds, key, config.rollout_length)
-
     def update(state: PPOState, key: Key[Array, ""], batch: Any = None) -> tuple[PPOState, dict[str, Any]]:
         del batch  # it collects its own
         rollout_key, epochs_key = jax.random.split(key)
-        worlds, transitions = collect(state, rollout_key)
+        worlds, transitions = collect(vec, networks, config, state, rollout_key)
         length, envs = transitions.reward.shape
 
         reward_stats, running, reward_scale = state.reward_stats, state.running_return, config.reward_scale
@@ -387,7 +323,8 @@ def make(env: Any, config: Config) -> Learner:
     def act(
         state: PPOState, carry: tuple[()], obs: Any, key: Key[Array, ""], deterministic: bool
     ) -> tuple[Any, tuple[()]]:
-        dist = jax.tree.map(lambda x: x[0], policy(state, jax.tree.map(lambda x: x[None], obs)))
+        batch = jax.tree.map(lambda x: x[None], obs)
+        dist = jax.tree.map(lambda x: x[0], policy(networks, config, state, batch))
         return dist.action(dist.mode() if deterministic else dist.sample(key)), carry
 
     return Learner(init, update, carry, act)
@@ -415,12 +352,12 @@ def _epochs(
 ) -> tuple[PPOState, dict[str, Array]]:
     """All gradient steps of an update. Returns the state with new parameters, and the means of the loss's parts."""
     length, envs = samples.advantage.shape
-    packed = _pack(jax.tree.map(lambda x: x.reshape((length * envs, *x.shape[2:])), samples))
+    packed = shuffle.Packed(jax.tree.map(lambda x: x.reshape((length * envs, *x.shape[2:])), samples))
     index = shuffle.minibatch_indices(key, length, envs, config.num_minibatches, config.epochs)
 
     def step(carry: tuple[Any, ...], rows: Array) -> tuple[tuple[Any, ...], Array]:
         params, opt_state, factor, skipped = carry
-        batch = packed.take(packed.matrices, rows)
+        batch = packed.take(rows)
         grads, parts = jax.grad(lambda p: loss(networks, config, p, batch, entropy_cost), has_aux=True)(params)
         grads, parts = spmd.pmean((grads, parts))
         grads, norm = losses.clip_by_global_norm(grads, config.max_grad_norm)

@@ -109,6 +109,9 @@ class Config:
         for name, choices in _CHOICES.items():
             if getattr(self, name) not in choices:
                 raise ConfigError(f"{name}: got {getattr(self, name)!r}, expected one of {', '.join(choices)}")
+        for name in ("normalise_obs", "normalise_rewards", "normalise_advantages", "shared", "layer_norm", "state_std"):
+            if not isinstance(getattr(self, name), bool):
+                raise ConfigError(f"{name}: got {getattr(self, name)!r}, expected True or False")
         for name in ("policy_widths", "value_widths"):
             widths = getattr(self, name)
             if not isinstance(widths, tuple) or any(not isinstance(w, int) or w < 1 for w in widths):

@@ -45,20 +45,18 @@ def _reverse_scan(
 
 
 def next_values(
-    values: Float[Array, "time *batch"],
-    last_value: Float[Array, "*batch"],
+    values: Float[Array, "time_and_one *batch"],
     done: Bool[Array, "time *batch"],
     final_values: Float[Array, "time *batch"],
 ) -> Float[Array, "time *batch"]:
     """V'_t: the value of what each step led to.
 
     Args:
-      values: V_t of the observations that the steps started from.
-      last_value: value of the observation after the last step (after a reset, if there was one).
+      values: of the observations that the steps started from, and of the one after the last step.
       done: terminated or truncated.
       final_values: value of ``final_obs``; read only where ``done``.
     """
-    return jnp.where(done, final_values, jnp.concatenate([values[1:], last_value[None]], axis=0))
+    return jnp.where(done, final_values, values[1:])
 
 
 def gae(

@@ -8,6 +8,7 @@ key of the group's own, and every minibatch takes an equal share from every grou
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -91,3 +92,26 @@ def minibatch_indices(
     rows = time * local_envs + (first[None] + world)
     rows = rows.reshape(epochs, here, num_minibatches, -1).swapaxes(1, 2)
     return rows.reshape(epochs * num_minibatches, -1)
+
+
+class Packed:
+    """A PyTree of arrays with rows on axis 0, as one matrix per dtype: a minibatch is one gather of whole rows."""
+
+    def __init__(self, tree: Any) -> None:
+        leaves, self._structure = jax.tree.flatten(tree)
+        rows = leaves[0].shape[0]
+        columns: dict[str, list[Array]] = {}
+        self._places: list[tuple[str, int, int, tuple[int, ...]]] = []
+        for leaf in leaves:
+            flat = leaf.reshape(rows, -1)
+            group = columns.setdefault(leaf.dtype.name, [])
+            start = sum(c.shape[1] for c in group)
+            group.append(flat)
+            self._places.append((leaf.dtype.name, start, start + flat.shape[1], leaf.shape[1:]))
+        self._matrices = {name: jnp.concatenate(group, axis=1) for name, group in columns.items()}
+
+    def take(self, rows: Int[Array, " rows"]) -> Any:
+        """The PyTree of those rows."""
+        picked = {name: matrix[rows] for name, matrix in self._matrices.items()}
+        leaves = [picked[name][:, a:b].reshape(rows.shape[0], *shape) for name, a, b, shape in self._places]
+        return jax.tree.unflatten(self._structure, leaves)
