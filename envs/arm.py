@@ -106,7 +106,7 @@ Control = Literal["plane", "joint"]
 class ArmPush(_Arm):
     """Push a puck over a table to within 5 cm of a goal.
 
-    The puck starts 0.44 to 0.6 m in front of the arm, the goal lies 0.12 to 0.25 m from it. With ``control="plane"`` the
+    The puck starts 0.44 to 0.6 m in front of the arm, the goal lies 0.12 to 0.2 m from it. With ``control="plane"`` the
     two actions move the tip in the plane, by up to 2 cm a step, and the environment keeps it upright at the puck's height
     (damped least squares); with ``control="joint"`` the seven actions are those of ``arm_reach``.
 
@@ -140,12 +140,12 @@ class ArmPush(_Arm):
         joints = self.home_pose(pose, 0.01)
         low, high = self.constant([0.44, -0.15]), self.constant([0.6, 0.15])
         start = jax.random.uniform(puck, (2,), dtype, low, high)
-        length = jax.random.uniform(far, (), dtype, 0.12, 0.25)
+        length = jax.random.uniform(far, (), dtype, 0.12, 0.2)
         angle = jax.random.uniform(turn, (), dtype, -jnp.pi, jnp.pi)
         offset = length * jnp.stack([jnp.cos(angle), jnp.sin(angle)])
         # mirrored back where it would leave the part of the table that the arm can push over
         goal = start + offset
-        inside = (goal > self.constant([0.4, -0.3])) & (goal < self.constant([0.7, 0.3]))
+        inside = (goal > self.constant([0.36, -0.25])) & (goal < self.constant([0.72, 0.25]))
         goal = jnp.where(inside, goal, start - offset)
         return {
             "qpos": jnp.concatenate([joints, start]),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import jax
@@ -228,7 +229,7 @@ class PointUMaze(GoalEnv):
 
         def length(*places: Float[Array, "2"]) -> Float[Array, ""]:
             total = self.constant(0.0)
-            for a, b in zip(places, places[1:], strict=False):
+            for a, b in itertools.pairwise(places):
                 total = total + jnp.where(crosses_wall(a, b), self.constant(1e3), jnp.linalg.norm(b - a))
             return total
 

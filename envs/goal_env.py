@@ -32,7 +32,9 @@ class GoalEnv(MujocoEnv):
     radius: float = 0.05
     goal_size: int = 3
 
-    def __init__(self, *, reward: RewardKind | str = "dense", terminate_on_success: bool = False, **common: Any) -> None:
+    def __init__(
+        self, *, reward: RewardKind | str = "dense", terminate_on_success: bool = False, **common: Any
+    ) -> None:
         kinds = get_args(RewardKind)
         if reward not in kinds:
             raise ConfigError(f"reward is {reward!r}; expected one of {', '.join(map(repr, kinds))}")

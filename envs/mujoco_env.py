@@ -28,7 +28,6 @@ from __future__ import annotations
 
 import functools
 import importlib.resources
-import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -44,8 +43,7 @@ from mjxlab.envs.randomise import Hook, Randomise, bind
 from mjxlab.envs.spaces import unbounded, unit_box
 from mjxlab.errors import ConfigError
 from mjxlab.physics import Data, Engine, load_model, make_engine
-
-Model = mujoco.MjModel | str | os.PathLike[str]
+from mjxlab.physics.load import Model
 
 
 def asset(name: str) -> str:
@@ -114,9 +112,13 @@ class MujocoEnv:
         """
         model = self.mjcf if mjcf is None else mjcf
         if model is None:
-            raise ConfigError(f"environment {self.name!r} has no model; expected an MJCF path, an XML string or an MjModel")
+            raise ConfigError(
+                f"environment {self.name!r} has no model; expected an MJCF path, an XML string or an MjModel"
+            )
         self.frame_skip = _count("frame_skip", self.frame_skip if frame_skip is None else frame_skip)
-        self.episode_length = _count("episode_length", self.episode_length if episode_length is None else episode_length)
+        self.episode_length = _count(
+            "episode_length", self.episode_length if episode_length is None else episode_length
+        )
         loaded = load_model(model)
         wanted = dict.fromkeys(("qpos", *self.outputs, *outputs, *(("mocap_pos",) if loaded.nmocap else ())))
         self.engine: Engine = make_engine(loaded, engine, outputs=tuple(wanted))
@@ -135,7 +137,7 @@ class MujocoEnv:
     # the task
 
     def reset_pose(self, key: Key[Array, ""]) -> Mapping[str, Any]:
-        """State fields of a new episode: ``qpos``, ``qvel``, ``mocap_pos``, ``act`` … (what is left out: at home, at rest)."""
+        """State fields of a new episode: ``qpos``, ``qvel``, ``mocap_pos`` … What is left out is at home, at rest."""
         return {}
 
     def observe(self, data: Data) -> Any:
@@ -260,7 +262,9 @@ class MujocoEnv:
             raise ConfigError(f"action of {self.name!r} has shape {array.shape}; expected {expected}{hint}")
         return array.astype(jnp.result_type(float))
 
-    def _score(self, before: Data, after: Data, action: Float[Array, " nu"]) -> tuple[Float[Array, ""], dict[str, Array]]:
+    def _score(
+        self, before: Data, after: Data, action: Float[Array, " nu"]
+    ) -> tuple[Float[Array, ""], dict[str, Array]]:
         """The reward, and everything to log."""
         total, logged = self._named(self.reward(before, after, action))
         for name, value in self.metrics(before, after, action).items():
