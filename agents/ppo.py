@@ -45,7 +45,20 @@ __all__ = [
     "presets",
 ]
 
-presets: dict[str, dict[str, Any]] = {}
+#: Settings per environment, where the defaults were not good enough. ``total_updates`` is a run's usual length.
+presets: dict[str, dict[str, Any]] = {
+    "arm_reach": {
+        "num_envs": 128,
+        "rollout_length": 20,
+        "num_minibatches": 4,
+        "epochs": 5,
+        "lr": 1e-3,
+        "target_kl": 0.02,
+        "discount": 0.95,
+        "squash": "clip",
+        "total_updates": 400,
+    },
+}
 
 
 def config_for(env_name: str, **overrides: Any) -> Config:
