@@ -7,7 +7,6 @@
 from __future__ import annotations
 
 import importlib
-import importlib.util
 from collections.abc import Sequence
 from typing import Any
 
@@ -18,7 +17,7 @@ from mjxlab.physics.branch import branch
 from mjxlab.physics.data import Data, where
 from mjxlab.physics.engine import DEFAULT_OUTPUTS, Engine
 from mjxlab.physics.ffi import export_checks
-from mjxlab.physics.load import Model, load_model
+from mjxlab.physics.load import Model, has_warp, load_model
 from mjxlab.physics.options import compiler_options, jit
 
 __all__ = [
@@ -86,7 +85,7 @@ def auto_kind() -> str:
     if platform == "cpu":
         return "mujoco"
     nvidia = platform == "gpu" and "nvidia" in jax.devices()[0].device_kind.lower()
-    return "warp" if nvidia and importlib.util.find_spec("warp") is not None else "mjx"
+    return "warp" if nvidia and has_warp() else "mjx"
 
 
 _LAZY = ("render", "perturb", "viewer")

@@ -30,7 +30,7 @@ def branch(state: T, n: int, key: jax.Array | None = None) -> T:
     if isinstance(n, bool) or not isinstance(n, int) or n < 1:
         raise ConfigError(f"n: expected an integer of at least 1, got {n!r}")
     copies = jax.tree.map(lambda x: jnp.broadcast_to(x, (n, *jnp.shape(x))), state)
-    if hasattr(type(state), "__dataclass_fields__") and "key" in type(state).__dataclass_fields__:
+    if "key" in getattr(type(state), "__dataclass_fields__", ()):
         own = state.key if key is None else key  # type: ignore[attr-defined]
         return copies.replace(key=jax.random.split(own, n))  # type: ignore[attr-defined]
     if key is not None:

@@ -92,14 +92,12 @@ class MujocoEngine(Engine):
 
         @jax.custom_jvp
         def call(*operands: jax.Array) -> Any:
-            varying = frozenset().union(*(_varying(x) for x in operands))
-            shapes = [_with_varying(r, varying) for r in results]
             if self.route == "ffi":
-                return jax.ffi.ffi_call(ffi.TARGET, shapes, vmap_method="broadcast_all")(*operands, plan=plan.text())
+                return jax.ffi.ffi_call(ffi.TARGET, results, vmap_method="broadcast_all")(*operands, plan=plan.text())
             rank = operands[0].ndim if operands else 0  # vmap hides its axes here, so this is one world's
             return jax.pure_callback(
                 lambda *arrays: callback.serve(plan, arrays, rank, results),
-                shapes,
+                results,
                 *operands,
                 vmap_method="broadcast_all",
             )
@@ -112,14 +110,3 @@ class MujocoEngine(Engine):
             )
 
         return call
-
-
-def _varying(x: jax.Array) -> frozenset[Any]:
-    return frozenset(getattr(jax.typeof(x), "vma", ()) or ())
-
-
-def _with_varying(result: jax.ShapeDtypeStruct, varying: frozenset[Any]) -> jax.ShapeDtypeStruct:
-    """Under ``shard_map`` the results vary over the mesh axes that the operands vary over."""
-    if not varying:
-        return result
-    return jax.ShapeDtypeStruct(result.shape, result.dtype, vma=varying)

@@ -72,7 +72,7 @@ class _Reader:
         self.empty = 0 in shape
 
     def at(self, address: int) -> np.ndarray:
-        return np.frombuffer(self.type.from_address(address), self.dtype).reshape(self.shape)
+        return np.frombuffer(memoryview(self.type.from_address(address)), self.dtype).reshape(self.shape)
 
 
 class _Fields:

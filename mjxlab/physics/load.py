@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import copy
 import hashlib
+import importlib.metadata
 import os
+from collections.abc import Callable
+from typing import TypeAlias
 
 import mujoco
 import numpy as np
 
 from mjxlab.errors import ModelError
 
-Model = mujoco.MjModel | str | os.PathLike[str]
+Model: TypeAlias = mujoco.MjModel | str | os.PathLike[str]
 
 
 def load_model(model: Model) -> mujoco.MjModel:
@@ -35,7 +38,7 @@ def load_model(model: Model) -> mujoco.MjModel:
     return _compile(path, lambda: mujoco.MjModel.from_xml_path(path))
 
 
-def _compile(name: str, build) -> mujoco.MjModel:  # type: ignore[no-untyped-def]
+def _compile(name: str, build: Callable[[], mujoco.MjModel]) -> mujoco.MjModel:
     try:
         return build()
     except (ValueError, mujoco.FatalError) as error:
@@ -52,3 +55,12 @@ def content_hash(model: mujoco.MjModel) -> str:
     buffer = np.zeros(mujoco.mj_sizeModel(model), np.uint8)
     mujoco.mj_saveModel(model, None, buffer)
     return hashlib.sha256(mujoco.__version__.encode() + buffer.tobytes()).hexdigest()
+
+
+def has_warp() -> bool:
+    """Whether the distribution ``warp-lang`` is installed (any folder named "warp" can be imported)."""
+    try:
+        importlib.metadata.distribution("warp-lang")
+    except importlib.metadata.PackageNotFoundError:
+        return False
+    return True

@@ -63,8 +63,8 @@ class MjxEngine(Engine):
         # outputs of the acceleration stage, which must come from the last substep
         self._late = names.acceleration_outputs(model, self.outputs)
         self._check_model()
-        self._step_jit = jax.jit(options.named(self._substeps), static_argnums=(4,))
-        self._start_jit = jax.jit(options.named(self._start))
+        self._step_jit: Callable[..., Any] = jax.jit(options.named(self._substeps), static_argnums=(4,))
+        self._start_jit: Callable[..., Any] = jax.jit(options.named(self._start))
 
     # the model
 

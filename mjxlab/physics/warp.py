@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextvars
 import copy
-import importlib.util
+import functools
 import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NoReturn
@@ -22,6 +22,7 @@ from jax.custom_batching import custom_vmap
 from mjxlab._compat import lenient
 from mjxlab.errors import EngineError, ModelError
 from mjxlab.physics import derived
+from mjxlab.physics.load import has_warp
 from mjxlab.physics.mjx import MjxEngine, State, quiet
 
 # number of worlds of the call that is being traced
@@ -51,7 +52,7 @@ class WarpEngine(MjxEngine):
         constraints: int | None = None,
         device: str = "gpu",
     ) -> None:
-        if importlib.util.find_spec("warp") is None:
+        if not has_warp():
             raise EngineError("engine 'warp' needs warp-lang: pip install 'mjxlab[warp]' (and an NVIDIA GPU)")
         if device not in ("gpu", "cpu"):
             raise EngineError(f"device: expected 'gpu' or 'cpu', got {device!r}")
@@ -72,8 +73,7 @@ class WarpEngine(MjxEngine):
 
     def _run_steps(self, state: State, late: State, fields: State, ctrl: State, substeps: int) -> tuple[State, State]:
         if substeps not in self._steps:
-            run = lambda *args: self._substeps(*args, substeps)  # noqa: E731
-            self._steps[substeps] = _gather(_refuse_derivative(run))
+            self._steps[substeps] = _gather(_refuse_derivative(functools.partial(self._substeps, substeps=substeps)))
         return self._steps[substeps](state, late, fields, ctrl)
 
     def _put(self, fields: Iterable[str]) -> tuple[Any, Any, Any]:
