@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import copy
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
@@ -117,6 +118,35 @@ class Feed:
             raise ConfigError(
                 "batches: came to an end before the last update; pass itertools.cycle(…), a sequence, or fewer steps"
             ) from None
+
+
+def encode(state: Any) -> Any:
+    """An iterator's state as plain JSON, to be kept in a checkpoint: numbers, strings, bytes, arrays, nested."""
+    if isinstance(state, bytes):
+        return {"__bytes__": base64.b64encode(state).decode()}
+    if isinstance(state, np.ndarray | np.generic):
+        return {"__bytes__": base64.b64encode(state.tobytes()).decode(), "dtype": state.dtype.str, "shape": state.shape}
+    if isinstance(state, dict) and all(isinstance(k, str) for k in state):
+        return {k: encode(v) for k, v in state.items()}
+    if isinstance(state, list | tuple):
+        return [encode(v) for v in state]
+    if state is None or isinstance(state, bool | int | float | str):
+        return state
+    raise ConfigError(
+        f"batches: its state holds a {type(state).__name__}, expected numbers, strings, bytes, arrays, lists and dicts"
+    )
+
+
+def decode(saved: Any) -> Any:
+    """What ``encode`` was given; tuples come back as lists."""
+    if isinstance(saved, dict) and "__bytes__" in saved:
+        raw = base64.b64decode(saved["__bytes__"])
+        if "dtype" not in saved:
+            return raw
+        return np.frombuffer(raw, saved["dtype"]).reshape(saved["shape"]).copy()
+    if isinstance(saved, dict):
+        return {k: decode(v) for k, v in saved.items()}
+    return [decode(v) for v in saved] if isinstance(saved, list) else saved
 
 
 def _array(x: Any) -> np.ndarray:

@@ -37,8 +37,7 @@ def _on_event(event: str, **_: Any) -> None:
         _hits += 1
 
 
-def _on_duration(event: str, duration: float, **_: Any) -> None:
-    del duration
+def _on_duration(event: str, duration_secs: float, **_: Any) -> None:
     global _requested
     if event == "/jax/core/compile/backend_compile_duration":
         _requested += 1
@@ -92,7 +91,10 @@ def enable() -> pathlib.Path | None:
     _listen()
     config = jax.config
     chosen = config.jax_compilation_cache_dir
-    if os.environ.get("MJXLAB_CACHE_DIR", "").lower() in ("off", "0", "none") or not config.jax_enable_compilation_cache:
+    if (
+        os.environ.get("MJXLAB_CACHE_DIR", "").lower() in ("off", "0", "none")
+        or not config.jax_enable_compilation_cache
+    ):
         return pathlib.Path(chosen) if chosen and config.jax_enable_compilation_cache else None
     if not chosen:
         directory = default_directory()

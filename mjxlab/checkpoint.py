@@ -306,7 +306,7 @@ class Newest(NamedTuple):
 
 def newest_intact(directory: str | os.PathLike[str]) -> Newest:
     """The newest checkpoint whose files are all as they were written."""
-    complaints = []
+    complaints: list[str] = []
     for step in reversed(steps(directory)):
         try:
             return Newest(step, verify(pathlib.Path(directory) / str(step)), complaints)

@@ -31,7 +31,7 @@ def to_json(value: Any) -> Any:
     if isinstance(value, enum.Enum):
         return value.name
     if isinstance(value, np.generic | np.ndarray | jax.Array):
-        if jax.dtypes.issubdtype(value.dtype, jax.dtypes.prng_key):
+        if isinstance(value, jax.Array) and jax.dtypes.issubdtype(value.dtype, jax.dtypes.prng_key):
             value = jax.random.key_data(value)
         array = np.asarray(value)
         return {"__array__": array.tolist(), "dtype": array.dtype.name} if array.ndim else to_json(array.item())

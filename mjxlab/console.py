@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import time
-from typing import Any
+from typing import IO, Any, cast
 
 from mjxlab.sinks import RunInfo, Sink, shown
 
@@ -26,7 +26,7 @@ class Console(Sink):
         from rich.console import Console as Rich
 
         self._run, self._step = run, run.start or 0
-        self._rich = Rich(file=self._file, highlight=False, soft_wrap=True)
+        self._rich = Rich(file=cast(IO[str] | None, self._file), highlight=False, soft_wrap=True)
         self.message(f"mjxlab · {run.name}")
         for line in run.header:
             self.message(f"  {line}")

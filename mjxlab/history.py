@@ -49,11 +49,11 @@ class History(dict[str, np.ndarray]):
     def finish(self) -> None:
         """Make the arrays from all rows so far."""
         for prefix, columns in self._columns.items():
-            for name, array in columns.arrays().items():
+            for name, column in columns.arrays().items():
                 if not prefix:
-                    self[name] = array
+                    self[name] = column
                 elif not name.startswith("time/"):
-                    self[name if name.startswith(prefix) else prefix + name] = array
+                    self[name if name.startswith(prefix) else prefix + name] = column
 
 
 class _Columns:

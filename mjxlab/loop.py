@@ -157,7 +157,7 @@ def fit_phases(
     counts = [steps.get(name) for name in names] if isinstance(steps, Mapping) else list(steps)
     if len(counts) != len(names) or None in counts:
         raise ConfigError(f"steps: got {steps!r}, expected a number for each of {', '.join(names)}")
-    shared = {name: evaluate for name in names} if callable(evaluate) else dict(evaluate or {})
+    shared = dict.fromkeys(names, evaluate) if callable(evaluate) else dict(evaluate or {})
     for field, given in (("enter", enter), ("batches", batches), ("evaluate", shared)):
         for name in given or {}:
             if name not in names:

@@ -25,10 +25,8 @@ BATCH_BYTES = 64 << 20  # bound on the batches that a call takes along
 
 def compiler_options(jaxpr: Any) -> dict[str, Any]:
     """Compile options that the physics inside a program asks for."""
-    try:
-        from mjxlab import physics
-    except ImportError:
-        return {}
+    from mjxlab import physics
+
     return dict(physics.compiler_options(jaxpr))
 
 
@@ -55,9 +53,7 @@ def check_same(before: Any, after: Any) -> None:
     """Raise ``ConfigError`` where an update changes the structure, a shape or a dtype of the state."""
     old, new = _paths(before), _paths(after)
     for name in [*old, *new]:
-        a, b = (
-            "nothing" if x is None else f"{x.dtype.name}{list(x.shape)}" for x in (old.get(name), new.get(name))
-        )
+        a, b = ("nothing" if x is None else f"{x.dtype.name}{list(x.shape)}" for x in (old.get(name), new.get(name)))
         if a != b:
             raise ConfigError(f"update: makes the state's {name} {b}, expected {a} as it was")
     if jax.tree.structure(before) != jax.tree.structure(after):
@@ -258,7 +254,9 @@ class Evaluation:
             evaluate, mesh=mesh, in_specs=(specs, PartitionSpec()), out_specs=PartitionSpec(), check_vma=False
         )
         with jax.default_matmul_precision(precision):
-            traced = jax.jit(program).trace(jax.tree.map(_aval, state, spmd.shardings(mesh, specs)), _aval(key, everywhere))
+            traced = jax.jit(program).trace(
+                jax.tree.map(_aval, state, spmd.shardings(mesh, specs)), _aval(key, everywhere)
+            )
         if not isinstance(traced.out_info, dict):
             raise ConfigError(f"evaluate: gives {type(traced.out_info).__name__}, expected a dict of metrics")
         self._compiled = traced.lower().compile(compiler_options=compiler_options(traced.jaxpr) or None)

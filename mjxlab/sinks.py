@@ -237,7 +237,9 @@ class WandB(Sink):
                 if mode != "online":
                     raise
                 text = " ".join(str(error).split())[:120]
-                run.tell(f"warning: W&B cannot be reached ({text}); its files stay in {folder / 'wandb'} for `wandb sync`")
+                run.tell(
+                    f"warning: W&B cannot be reached ({text}); its files stay in {folder / 'wandb'} for `wandb sync`"
+                )
                 # the first attempt holds on to its id
                 self._run = self._start(wandb, run, folder, "offline", f"{identity}-{secrets.token_hex(2)}")
 

@@ -20,11 +20,12 @@ from mjxlab import batches as feeds
 from mjxlab import cache, checkpoint, runs, spmd
 from mjxlab.configs import to_json
 from mjxlab.errors import CheckpointError, ConfigError, WorkLostError
-from mjxlab.history import History, Row, is_finite, one_row, read_rows, rows_of
+from mjxlab.history import History, Row, read_rows
 from mjxlab.learner import Learner
-from mjxlab.memory import human, refuse_if_larger, tree_bytes
+from mjxlab.memory import refuse_if_larger, tree_bytes
 from mjxlab.program import Evaluation, Updates, compile_once
-from mjxlab.sinks import RunInfo, Sink, Sinks
+from mjxlab.report import Report, header
+from mjxlab.sinks import RunInfo, Sink
 
 SECONDS_PER_CALL = 2.0  # what the number of updates in a call aims at
 _ENTER, _INIT, _EVAL = 2**32 - 3, 2**32 - 2, 2**32 - 1  # no update has such a number
@@ -120,23 +121,20 @@ class Training:
         self.ends = np.cumsum([phase.steps for phase in phases]).tolist()
         self.cache = cache.enable()
         self.mesh = spmd.make_mesh(settings.devices)
-        self.history = History()
-        self.seconds, self.env_steps = 0.0, 0
-        self.warned: set[str] = set()
-        self.healthy: set[str] = set()
+        default = ("console", "jsonl") if settings.run_dir is not None else ("console",)
+        self.report = Report(default if settings.sinks is None else settings.sinks, settings.log_every)
+        self.history = self.report.history
         self.last_saved: int | None = None
         self.run: runs.Run | None = None
         self.saver: checkpoint.Saver | None = None
         self.manifest: dict[str, Any] | None = None
-        self.last_row: Row = {}
+        self.stopped = False
 
     # --- start -------------------------------------------------------------------------------------------------------
 
     def execute(self) -> tuple[Any, History]:
         """Start or resume, train, and leave everything in order."""
         settings = self.settings
-        default = ("console", "jsonl") if settings.run_dir is not None else ("console",)
-        self.sinks = Sinks((default if settings.sinks is None else settings.sinks) if spmd.is_main() else ())
         step, notes = self._open_run()
         with jax.default_matmul_precision(settings.matmul_precision), _Signals() as self.signals:
             index, state, saved_batches = self._first_state(step)
@@ -179,7 +177,9 @@ class Training:
         if step is not None:
             return step, [f"warning: {line}; going on from the newest intact one, {step}" for line in complaints]
         if complaints:
-            raise CheckpointError(f"{complaints[0]}; there is no intact one (remove {self.run.checkpoints} to start anew)")
+            raise CheckpointError(
+                f"{complaints[0]}; there is no intact one (remove {self.run.checkpoints} to start anew)"
+            )
         if resume == "must":
             raise CheckpointError(f"{self.run.checkpoints}: holds no checkpoint, expected one as resume is 'must'")
         return -1, []
@@ -224,12 +224,9 @@ class Training:
                     if phase.enter is not None:
                         shapes = _strong(jax.eval_shape(phase.enter, shapes, self._enter_key(i)))
                 restored = checkpoint.restore(self.run.checkpoints, shapes, step, manifest=self.manifest)
-                self.seconds, self.env_steps = restored.meta["seconds"], restored.meta["env_steps"]
                 self.last_saved = step
-                if spmd.is_main():
-                    for row in read_rows(self.run.metrics, until=step)[0]:
-                        self.history.add(row)
-                        self.last_row = row
+                rows = read_rows(self.run.metrics, until=step)[0] if spmd.is_main() else []
+                self.report.resume(rows, restored.meta["seconds"], restored.meta["env_steps"])
                 return index, self._place(restored.state), feeds.decode(restored.meta["batches"])
             whole = self.settings.state if made is None else compile_once(made)(key)
         return 0, self._place(whole), None
@@ -252,31 +249,13 @@ class Training:
         )
 
     def _open_sinks(self, step: int | None, notes: list[str]) -> None:
-        settings, record = self.settings, self._record()
-        start = step or 0
-        device = jax.devices()[0]
-        whole, split = self.bytes
-        kind = device.platform if device.device_kind == device.platform else device.device_kind
-        facts = [
-            f"engine {record['engine'] or 'none'}",
-            *([f"reset {record['reset']}"] if record["reset"] else []),
-            f"{self.mesh.size} {kind} device{'s' * (self.mesh.size > 1)}",
-            f"{jax.process_count()} process{'es' * (jax.process_count() > 1)}",
-            f"matmul {settings.matmul_precision}",
-            f"x64 {'on' if record['x64'] else 'off'}",
-        ]
-        header = [
-            " · ".join(facts),
-            f"state {human(whole)} on each device, {human(split)} split over them · jax {jax.__version__}",
-            f"compilation cache {self.cache or 'off'}",
-        ]
+        record, start = self._record(), step or 0
+        lines = header(record, self.mesh.size, self.bytes, self.cache)
         if self.run is not None:
-            header.append(f"run folder {self.run.folder}" + (f" · goes on from step {start:,}" if start else ""))
-        name = " on ".join(str(x) for x in (settings.agent, record["env"]) if x) or "training"
-        info = RunInfo(name, self.run.folder if self.run else None, step, self.ends[-1], header, record["config"])
-        spmd.on_main(lambda: self.sinks.open(info))
-        for note in notes:
-            self.sinks.message(note)
+            lines.append(f"run folder {self.run.folder}" + (f" · goes on from step {start:,}" if start else ""))
+        name = " on ".join(str(x) for x in (self.settings.agent, record["env"]) if x) or "training"
+        folder = self.run.folder if self.run else None
+        self.report.open(RunInfo(name, folder, step, self.ends[-1], lines, record["config"]), notes)
         if self.run is not None:
             run = self.run
             spmd.on_main(lambda: run.started(start, {**runs.machine(), "devices_used": self.mesh.size}))
@@ -284,16 +263,15 @@ class Training:
     # --- the loop ----------------------------------------------------------------------------------------------------
 
     def _phases(self, index: int, state: Any, start: int | None, saved_batches: Any) -> Any:
-        self.stopped = False
         step = start or 0
         if step >= self.ends[-1]:
-            self.sinks.message(f"the run has its {self.ends[-1]:,} updates already; ask for more steps to go on")
+            self.report.message(f"the run has its {self.ends[-1]:,} updates already; ask for more steps to go on")
         for i in range(index, len(self.phases)):
             phase, end = self.phases[i], self.ends[i]
             if i > index:
                 if phase.enter is not None:
                     state = self._enter(phase.enter, state, i)
-                self.sinks.message(f"phase {phase.name} begins at step {step:,}")
+                self.report.message(f"phase {phase.name} begins at step {step:,}")
                 saved_batches = None
             state, step = self._phase(i, phase, state, step, end, saved_batches)
             if self.stopped:
@@ -303,8 +281,10 @@ class Training:
         if self.saver is not None:
             spmd.on_main(self.saver.wait)
         if self.signals.seen and self.stopped:
-            kept = f", saved in {self.run.checkpoints / str(step)}" if self.run else ", not saved as there is no run_dir"
-            self.sinks.message(f"{self.signals.seen}: stopped at step {step:,}{kept}")
+            kept = (
+                f", saved in {self.run.checkpoints / str(step)}" if self.run else ", not saved as there is no run_dir"
+            )
+            self.report.message(f"{self.signals.seen}: stopped at step {step:,}{kept}")
         return state
 
     def _enter(self, enter: Callable[[Any, Any], Any], state: Any, index: int) -> Any:
@@ -320,7 +300,7 @@ class Training:
         feed = feeds.Feed(phase.batches)
         feed.seek(step - begin, saved_batches)
         self.feed = feed
-        self.sinks.message("compiling …")
+        self.report.message("compiling …")
         before = cache.programs()
         updates = Updates(
             phase.learner,
@@ -333,17 +313,15 @@ class Training:
         )
         evaluation = None
         if phase.evaluate is not None:
-            evaluation = Evaluation(
-                phase.evaluate, self.mesh, state, key=self.key, precision=settings.matmul_precision
-            )
+            evaluation = Evaluation(phase.evaluate, self.mesh, state, key=self.key, precision=settings.matmul_precision)
         spent = updates.compile_seconds + (evaluation.compile_seconds if evaluation else 0.0)
         self.history.compile_seconds += spent
         self.history.traces += updates.traces
-        self.sinks.message(f"compiled in {spent:.1f} s ({cache.programs() - before})")
+        self.report.message(f"compiled in {spent:.1f} s ({cache.programs() - before})")
         every = settings.evaluate_every or max(self.ends[-1] // 20, 1)
         if evaluation is not None and step == 0 and self.last_saved is None:
             self._evaluate(evaluation, state, step)
-        if self._done(self.last_row):  # a run that until() had ended
+        if self._done(self.report.last):  # a run that until() had ended
             return state, step
         pace = min(settings.updates_per_call or 1, updates.capacity)
         saved_at = time.monotonic()
@@ -363,15 +341,15 @@ class Training:
             state, metrics, finite = updates(state, self.key, step, count, feed.take(count))
             took = time.perf_counter() - begun
             step += count
-            self._rows(metrics, count, step, took)
-            self._watch(updates.checked, finite)
+            self.report.updates(metrics, count, step, took)
+            self.report.watch(updates.checked, finite)
             if settings.updates_per_call is None:
                 # in steps, as the first calls also pay for warming up
                 pace = max(1, min(updates.capacity, 4 * pace, int(SECONDS_PER_CALL * count / max(took, 1e-6))))
             row = None
             if evaluation is not None and (step % every == 0 or step == end):
                 row = self._evaluate(evaluation, state, step)
-            spmd.on_main(self.sinks.flush)
+            self.report.flush()
             due = settings.checkpoint_every and step % settings.checkpoint_every == 0
             if self.saver is not None and (due or told[0, 2]):
                 self._save(i, state, step)
@@ -384,67 +362,17 @@ class Training:
         until = self.settings.until
         if until is not None and any(name.startswith("eval/") for name in row) and until(row):
             self.stopped = True
-            self.sinks.message(f"step {row['step']:,}: until() holds, training ends here")
+            self.report.message(f"step {row['step']:,}: until() holds, training ends here")
         return self.stopped
-
-    def _rows(self, metrics: dict[str, Any], count: int, step: int, took: float) -> None:
-        rows = rows_of(metrics, count)
-        before, self.seconds = self.env_steps, self.seconds + took
-        if rows and isinstance(rows[-1].get("env_steps"), int | float):
-            self.env_steps = int(rows[-1]["env_steps"])
-        clocks = {"time/seconds": self.seconds, "time/updates_per_second": count / took}
-        if self.env_steps > before > 0:
-            clocks["time/env_steps_per_second"] = (self.env_steps - before) / took
-
-        def write() -> None:
-            for i, row in enumerate(rows):
-                number = step - count + 1 + i
-                self._notice(number, row)
-                if number % self.settings.log_every == 0:
-                    row |= clocks
-                    self.history.add({"step": number, **row})
-                    self.sinks.write(number, row)
-
-        spmd.on_main(write)
-        if not spmd.is_main():
-            for i, row in enumerate(rows):
-                if (step - count + 1 + i) % self.settings.log_every == 0:
-                    self.history.add({"step": step - count + 1 + i, **row, **clocks})
-
-    def _notice(self, step: int, row: Row) -> None:
-        """Count metrics that are not finite; one line the first time. Before any episode has ended NaN is right."""
-        for name, value in row.items():
-            if is_finite(value):
-                self.healthy.add("metric " + name)
-            elif "metric " + name in self.healthy or not name.startswith(("episode", "success", "eval/")):
-                self._warn(name, f"{name} is not finite at step {step:,}")
-
-    def _watch(self, names: list[str], finite: np.ndarray) -> None:
-        for name, before, after in zip(names, *finite, strict=True):
-            if before or after:
-                self.healthy.add(name)
-            if not after and name in self.healthy:
-                self._warn(f"state.{name}", f"the training state's {name} is not finite any more")
-
-    def _warn(self, name: str, text: str) -> None:
-        self.history.nonfinite[name] = self.history.nonfinite.get(name, 0) + 1
-        if name not in self.warned and len(self.warned) < 5:
-            self.warned.add(name)
-            self.sinks.message(f"warning: {text} (said once, counted in history.nonfinite)")
 
     def _evaluate(self, evaluation: Evaluation, state: Any, step: int) -> Row:
         begun = time.perf_counter()
-        row = one_row(evaluation(state, evaluation_key(self.key, step)), "eval/")
-        self._notice(step, row)
-        known = {"env_steps": self.env_steps} if self.env_steps or step == 0 else {}
-        full = known | row | {"time/evaluation_seconds": time.perf_counter() - begun}
-        self.history.add({"step": step, **full})
-        spmd.on_main(lambda: self.sinks.write(step, full))
-        return {"step": step, **full}
+        metrics = evaluation(state, evaluation_key(self.key, step))
+        return self.report.evaluation(metrics, step, time.perf_counter() - begun)
 
     def _save(self, index: int, state: Any, step: int) -> None:
         assert self.saver is not None
-        spmd.on_main(lambda: self.sinks.flush(sync=True))
+        self.report.flush(sync=True)
         config = to_json(self.settings.config)
         meta = {
             "phase": index,
@@ -453,8 +381,8 @@ class Training:
             "fingerprint": checkpoint.fingerprint(config),
             "key": _key_json(self.key),
             "batches": feeds.encode(self.feed.state()) if hasattr(self, "feed") else None,
-            "seconds": self.seconds,
-            "env_steps": self.env_steps,
+            "seconds": self.report.seconds,
+            "env_steps": self.report.env_steps,
         }
         self.saver.save(step, state, meta=meta)
         self.last_saved = step
@@ -470,13 +398,13 @@ class Training:
         except WorkLostError:
             raise
         except Exception as error:  # a picture is not worth a run
-            self.sinks.message(f"warning: {self.run.curve.name} could not be drawn ({error})")
+            self.report.message(f"warning: {self.run.curve.name} could not be drawn ({error})")
 
     def _close(self) -> None:
         with contextlib.ExitStack() as stack:
             if self.saver is not None:
                 stack.callback(self.saver.close)
-            stack.callback(self.sinks.close)
+            stack.callback(self.report.sinks.close)
 
 
 # --- small things --------------------------------------------------------------------------------------------------------

@@ -89,7 +89,8 @@ def test_another_tree_is_refused_with_the_paths(tmp_path, like, message):
 
 
 def damage(folder: pathlib.Path, how: str) -> None:
-    files = sorted((p for p in folder.rglob("*") if p.is_file() and p.name != "manifest.json"), key=lambda p: -p.stat().st_size)
+    files = [p for p in folder.rglob("*") if p.is_file() and p.name != "manifest.json"]
+    files.sort(key=lambda p: -p.stat().st_size)
     manifest = folder / "manifest.json"
     if how == "cut":
         os.truncate(files[0], files[0].stat().st_size // 2)

@@ -206,7 +206,12 @@ def test_wandb_offline_leaves_its_files_and_resumes_under_its_id(tmp_path, monke
     lines = Lines()
     for steps in (2, 4):
         _, history = fit(
-            tiny.make(), steps=steps, key=0, sinks=("jsonl", "wandb", lines), run_dir=tmp_path / "run", config=tiny.Config()
+            tiny.make(),
+            steps=steps,
+            key=0,
+            sinks=("jsonl", "wandb", lines),
+            run_dir=tmp_path / "run",
+            config=tiny.Config(),
         )
     assert history["step"].tolist() == [1, 2, 3, 4]
     assert not [line for line in lines.lines if "warning" in line]
@@ -220,7 +225,7 @@ def test_wandb_unreachable_is_one_line_and_training_goes_on(tmp_path, monkeypatc
     monkeypatch.setenv("WANDB_BASE_URL", "http://127.0.0.1:9")
     monkeypatch.setenv("WANDB_API_KEY", "0" * 40)
     lines = Lines()
-    state, history = fit(
+    _, history = fit(
         tiny.make(), steps=3, key=0, sinks=("jsonl", sinks.WandB(timeout=2.0), lines), run_dir=tmp_path / "run"
     )
     warnings = [line for line in lines.lines if line.startswith("warning: ")]

@@ -87,7 +87,9 @@ def test_fresh_buffers_are_the_callers_no_more():
     x = jnp.arange(64.0)
     for devices in (1, 2):
         mesh = spmd.make_mesh(devices)
-        mine = spmd.place({"x": x, "k": jax.random.key(0)}, mesh, {"x": spmd.REPLICATED, "k": spmd.REPLICATED}, fresh=True)
+        mine = spmd.place(
+            {"x": x, "k": jax.random.key(0)}, mesh, {"x": spmd.REPLICATED, "k": spmd.REPLICATED}, fresh=True
+        )
         pointers = [s.data.unsafe_buffer_pointer() for s in mine["x"].addressable_shards]
         assert x.unsafe_buffer_pointer() not in pointers
 
@@ -97,7 +99,10 @@ def test_fresh_buffers_are_the_callers_no_more():
     [
         ({"MJXLAB_COORDINATOR": "a:1"}, "MJXLAB_PROCESSES: not set, expected all of"),
         ({"MJXLAB_COORDINATOR": "a:1", "MJXLAB_PROCESSES": "x", "MJXLAB_PROCESS": "0"}, "MJXLAB_PROCESSES: got 'x'"),
-        ({"MJXLAB_COORDINATOR": "a:1", "MJXLAB_PROCESSES": "2", "MJXLAB_PROCESS": "2"}, "MJXLAB_PROCESS: got 2, expected"),
+        (
+            {"MJXLAB_COORDINATOR": "a:1", "MJXLAB_PROCESSES": "2", "MJXLAB_PROCESS": "2"},
+            "MJXLAB_PROCESS: got 2, expected",
+        ),
     ],
 )
 def test_a_half_told_start_is_refused(env, message, monkeypatch):
