@@ -20,17 +20,18 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import jax
 import mujoco
 import numpy as np
 
 from mjxlab.errors import ConfigError, EngineError
 from mjxlab.physics.render.camera import Camera, Rig, make_rig
-from mjxlab.physics.render.shade import Image
+from mjxlab.physics.render.draw import Image
 
 _PROBE = """
 import mujoco
-from mjxlab.physics.render import gl
-renderer = gl.GLRenderer(mujoco.MjModel.from_xml_string("<mujoco/>"), 8, 8)
+renderer = mujoco.Renderer(mujoco.MjModel.from_xml_string("<mujoco/>"), 8, 8)
+renderer.render()
 renderer.close()
 """
 _swap = threading.Lock()
@@ -65,7 +66,7 @@ def unavailable() -> str | None:
         reason = "MUJOCO_GL switches it off" if os.environ.get("MUJOCO_GL") else "neither OSMesa nor EGL nor a display"
         return f"MuJoCo's renderer is not available: {reason} ({hint})"
     try:
-        environment = {**os.environ, "MUJOCO_GL": name, "JAX_PLATFORMS": "cpu"}
+        environment = {**os.environ, "MUJOCO_GL": name}
         done = subprocess.run(
             [sys.executable, "-c", _PROBE], env=environment, capture_output=True, text=True, timeout=60, check=False
         )
@@ -80,6 +81,11 @@ def unavailable() -> str | None:
 def available() -> bool:
     """Whether MuJoCo's renderer can be used here."""
     return unavailable() is None
+
+
+@jax.jit
+def _seat(rig: Rig, xpos: Any, xquat: Any) -> Camera:
+    return rig.at(xpos, xquat)
 
 
 class GLRenderer:
@@ -149,7 +155,7 @@ class GLRenderer:
         """
         if not isinstance(camera, Rig | Camera):
             camera = make_rig(self._model, camera)
-        seen = camera.at(data.xpos, data.xquat) if isinstance(camera, Rig) else camera
+        seen = _seat(camera, data.xpos, data.xquat) if isinstance(camera, Rig) else camera
         return self._thread.submit(self._render, data, seen, shadows, depth, segmentation).result()
 
     def _render(self, data: mujoco.MjData, camera: Camera, shadows: bool, depth: bool, segmentation: bool) -> Image:

@@ -12,6 +12,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 from jaxtyping import Array, Float, Int
 
@@ -148,32 +149,36 @@ def span(kind: int, size: Vec, o: Vec, d: Vec) -> tuple[Any, Any]:
     return _SPANS[kind](size, o, d)
 
 
-def outward(kind: int, size: Vec, p: Vec) -> Vec:
-    """Outward unit normal at a point ``p`` on a shape's surface, in the geom's frame."""
-    zero, one = jnp.zeros_like(p[0]), jnp.ones_like(p[0])
+def skin(kind: int, size: Vec, p: Vec) -> tuple[Any, Vec]:
+    """How far a point near a shape's surface lies outside it, and the outward unit normal there, in the geom's frame.
+
+    The distance is exact to first order, which is what ``meet`` needs. On an edge, the face that the point is furthest
+    outside of counts.
+    """
+    zero = jnp.zeros_like(p[0])
     if kind == PLANE:
-        return zero, zero, one
-    if kind == CYLINDER:
-        rho2 = p[0] * p[0] + p[1] * p[1]
-        cap = jnp.abs(p[2]) - size[1] > jnp.sqrt(jnp.maximum(rho2, 1e-20)) - size[0]
-        side = (jnp.where(cap, zero, p[0]), jnp.where(cap, zero, p[1]), jnp.where(cap, jnp.sign(p[2]), zero))
-        return _unit(side)
+        return p[2], (zero, zero, jnp.ones_like(p[0]))
     if kind == BOX:
         depth = [jnp.abs(p[i]) - size[i] for i in range(3)]
         first = (depth[0] >= depth[1]) & (depth[0] >= depth[2])
         second = ~first & (depth[1] >= depth[2])
         faces = (first, second, ~first & ~second)
-        return tuple(jnp.where(faces[i], jnp.sign(p[i]), zero) for i in range(3))  # type: ignore[return-value]
-    if kind == CAPSULE:
-        return _unit((p[0], p[1], p[2] - jnp.clip(p[2], -size[1], size[1])))
+        outside = jnp.where(first, depth[0], jnp.where(second, depth[1], depth[2]))
+        return outside, tuple(jnp.where(faces[i], jnp.sign(p[i]), zero) for i in range(3))  # type: ignore[return-value]
+    if kind == CYLINDER:
+        rho = jnp.sqrt(jnp.maximum(p[0] * p[0] + p[1] * p[1], 1e-20))
+        round_side, flat_side = rho - size[0], jnp.abs(p[2]) - size[1]
+        cap = flat_side > round_side
+        normal = jnp.where(cap, zero, p[0] / rho), jnp.where(cap, zero, p[1] / rho), jnp.where(cap, jnp.sign(p[2]), 0)
+        return jnp.where(cap, flat_side, round_side), normal
     if kind == ELLIPSOID:
-        return _unit((p[0] / (size[0] * size[0]), p[1] / (size[1] * size[1]), p[2] / (size[2] * size[2])))
-    return _unit(p)
-
-
-def _unit(v: Vec) -> Vec:
-    scale = lax.rsqrt(jnp.maximum(dot(v, v), 1e-30))
-    return v[0] * scale, v[1] * scale, v[2] * scale
+        steep = (p[0] / (size[0] * size[0]), p[1] / (size[1] * size[1]), p[2] / (size[2] * size[2]))
+        scale = lax.rsqrt(jnp.maximum(dot(steep, steep), 1e-30))
+        return (dot(steep, p) - 1) * scale / 2, (steep[0] * scale, steep[1] * scale, steep[2] * scale)
+    away = (p[0], p[1], p[2] - jnp.clip(p[2], -size[1], size[1])) if kind == CAPSULE else p
+    square = jnp.maximum(dot(away, away), 1e-30)
+    scale = lax.rsqrt(square)
+    return square * scale - size[0], (away[0] * scale, away[1] * scale, away[2] * scale)
 
 
 def to_local(pos: Array, mat: Array, o: Vec, d: Vec) -> tuple[Vec, Vec]:
@@ -192,6 +197,7 @@ def nearest(
     d: Vec,
     near: Any,
     inside: bool,
+    tie: float = 0.0,
 ) -> tuple[Float[Array, " rays"], Int[Array, " rays"]]:
     """The nearest hit among many geoms, one scan a shape (memory: a few floats a ray, whatever the number of geoms).
 
@@ -202,6 +208,8 @@ def nearest(
       near: hits closer than this are passed over (scalar or one a ray).
       inside: whether a ray that starts inside a shape meets its far side (as ``mj_ray``) or sees through it (as a
         rasteriser that culls back faces).
+      tie: a geom must be nearer by this share of the distance to win over those looked at before it, so that surfaces
+        that coincide do not speckle.
 
     Returns:
       Distance (``inf`` for none) and geom id (-1 for none).
@@ -215,7 +223,7 @@ def nearest(
             geom_size, geom_pos, geom_mat, index = geom
             enter, leave = span(kind, split(geom_size), *to_local(geom_pos, geom_mat, o, d))
             t = jnp.where(enter >= near, enter, leave) if inside else enter
-            closer = (enter <= leave) & (t >= near) & (t < carry[0])
+            closer = (enter <= leave) & (t >= near) & (t < carry[0] * (1 - tie))
             return (jnp.where(closer, t, carry[0]), jnp.where(closer, index, carry[1])), None
 
         best, _ = lax.scan(visit, best, (size[which], pos[which], mat[which], which))
@@ -246,7 +254,7 @@ def blocked(
     return hit
 
 
-def hit_surface(
+def meet(
     kinds: Kinds,
     size: Float[Array, "geoms 3"],
     pos: Float[Array, "geoms 3"],
@@ -254,38 +262,61 @@ def hit_surface(
     o: Vec,
     d: Vec,
     geom: Int[Array, " rays"],
-    near: Any,
-    inside: bool,
+    t: Float[Array, " rays"],
 ) -> tuple[Array, Vec, Vec]:
     """Distance, outward normal (world) and local point where each ray meets *its* geom, differentiable in everything.
 
-    The search for the nearest geom stays outside the gradient; only the geom that won is intersected again, so the
-    backward pass keeps a few numbers a ray. Rays without a geom (``geom < 0``) get finite rubbish.
+    The search for the nearest geom stays outside the gradient. Here the distance ``t`` that it found gets the gradient
+    of the implicit equation "the point lies on the skin", so the backward pass keeps a few numbers a ray; the slope is
+    bounded, so that a ray which grazes its geom does not make it explode. Rays without a geom get finite rubbish.
     """
+    hit = (geom >= 0) & jnp.isfinite(t)
+    t = jnp.where(hit, lax.stop_gradient(t), 0)
     lookup = jnp.maximum(geom, 0)
     own_pos, own_size = split(pos[lookup]), split(size[lookup])
     own = mat.reshape(-1, 9)[lookup]
-    cols = [(own[:, i], own[:, 3 + i], own[:, 6 + i]) for i in range(3)]
-    away = (o[0] - own_pos[0], o[1] - own_pos[1], o[2] - own_pos[2])
-    lo: Vec = (dot(cols[0], away), dot(cols[1], away), dot(cols[2], away))
-    ld: Vec = (dot(cols[0], d), dot(cols[1], d), dot(cols[2], d))
-    kind_of = jnp.zeros(pos.shape[0], jnp.int32)
-    for kind, ids in kinds:
-        kind_of = kind_of.at[jnp.asarray(ids, jnp.int32)].set(kind)
-    own_kind = kind_of[lookup]
-    zero = jnp.zeros_like(ld[0])
-    t, n, p = zero, (zero, zero, zero), (zero, zero, zero)
-    for kind in dict.fromkeys(kind for kind, _ in kinds):
-        mine = (own_kind == kind) & (geom >= 0)
-        # Where another shape is meant, its sizes would make this one's arithmetic overflow: use a harmless stand-in.
-        safe: Vec = tuple(jnp.where(mine, s, 1) for s in own_size)  # type: ignore[assignment]
-        enter, leave = span(kind, safe, lo, ld)
-        found = jnp.where(enter >= near, enter, leave) if inside else enter
-        found = jnp.where(mine & jnp.isfinite(found), found, 0)
-        point: Vec = tuple(jnp.where(mine, lo[i] + found * ld[i], 1) for i in range(3))  # type: ignore[assignment]
-        normal = outward(kind, safe, point)
-        t = jnp.where(mine, found, t)
-        n = tuple(jnp.where(mine, normal[i], n[i]) for i in range(3))  # type: ignore[assignment]
-        p = tuple(jnp.where(mine, point[i], p[i]) for i in range(3))  # type: ignore[assignment]
+    columns = [(own[:, i], own[:, 3 + i], own[:, 6 + i]) for i in range(3)]
     rows = [(own[:, 3 * i], own[:, 3 * i + 1], own[:, 3 * i + 2]) for i in range(3)]
-    return t, (dot(rows[0], n), dot(rows[1], n), dot(rows[2], n)), p
+    away: Vec = tuple(o[i] + t * d[i] - own_pos[i] for i in range(3))  # type: ignore[assignment]
+    here: Vec = tuple(dot(column, away) for column in columns)  # type: ignore[assignment]
+    local_d: Vec = tuple(dot(column, d) for column in columns)  # type: ignore[assignment]
+
+    numbers = np.zeros(pos.shape[0], np.int32)
+    for kind, ids in kinds:
+        numbers[list(ids)] = kind
+    own_kind = jnp.asarray(numbers)[lookup]
+
+    def at(p: Vec) -> tuple[Any, Vec]:
+        out, n = jnp.zeros_like(t), (jnp.zeros_like(t),) * 3
+        for kind in dict.fromkeys(kind for kind, _ in kinds):
+            mine = hit & (own_kind == kind)
+            # Where another shape is meant, its numbers would make this one's arithmetic overflow: harmless stand-ins.
+            outside, normal = skin(
+                kind,
+                tuple(jnp.where(mine, a, 1) for a in own_size),  # type: ignore[arg-type]
+                tuple(jnp.where(mine, a, 1) for a in p),  # type: ignore[arg-type]
+            )
+            out = jnp.where(mine, outside, out)
+            n = tuple(jnp.where(mine, normal[i], n[i]) for i in range(3))  # type: ignore[assignment]
+        return out, n
+
+    outside, n = at(here)
+    slope = lax.stop_gradient(dot(n, local_d))
+    slope = jnp.where(jnp.abs(slope) < 1e-2, jnp.where(slope < 0, -1e-2, 1e-2), slope)
+    t = _slide(t, jnp.ones_like(t), outside, slope)
+    p: Vec = tuple(_slide(here[i], local_d[i], outside, slope) for i in range(3))  # type: ignore[assignment]
+    _, n = at(p)  # the same numbers as before, but turning as the point slides over the skin
+    return t, tuple(dot(row, n) for row in rows), p  # type: ignore[return-value]
+
+
+@jax.custom_jvp
+def _slide(value: Any, rate: Any, outside: Any, slope: Any) -> Any:
+    """``value``, whose gradient knows that the ray's end stays on the skin: it moves by ``-outside / slope`` along the
+    ray, and the value by ``rate`` times that."""
+    return value
+
+
+@_slide.defjvp
+def _slide_jvp(primals: Any, tangents: Any) -> tuple[Any, Any]:
+    value, rate, _, slope = primals
+    return value, tangents[0] - rate * tangents[2] / slope

@@ -203,24 +203,17 @@ def make_scene(
     dtype = jnp.dtype(dtype or jnp.result_type(float))
     if meshes not in ("error", "box", "skip"):
         raise ConfigError(f"meshes: expected 'error', 'box' or 'skip', got {meshes!r}")
-    wanted = set(groups)
     kind = np.array(model.geom_type)
     size = np.array(model.geom_size)
     offset = np.zeros((model.ngeom, 3))
-    shown: list[int] = []
-    foreign: list[str] = []
-    for i in range(model.ngeom):
-        if min(max(int(model.geom_group[i]), 0), mujoco.mjNGROUP - 1) not in wanted or _alpha(model, i) == 0:
-            continue
-        if int(kind[i]) not in intersect.NAMES:
-            foreign.append(f"{mujoco.mj_id2name(model, mujoco.mjtObj.mjOBJ_GEOM, i) or i} "
-                           f"({mujoco.mjtGeom(int(kind[i])).name[7:].lower()})")
-            if meshes == "skip":
-                continue
-            kind[i], offset[i], size[i] = intersect.BOX, model.geom_aabb[i, :3], model.geom_aabb[i, 3:]
-        shown.append(i)
-    if foreign:
-        what = f"geoms {', '.join(foreign[:5])}{' …' if len(foreign) > 5 else ''}"
+    shown, strange = _shown(model, groups), foreign(model, groups)
+    if strange:
+        words = [
+            f"{mujoco.mj_id2name(model, mujoco.mjtObj.mjOBJ_GEOM, i) or i} "
+            f"({mujoco.mjtGeom(int(kind[i])).name[7:].lower()})"
+            for i in strange[:5]
+        ]
+        what = f"geoms {', '.join(words)}{' …' if len(strange) > 5 else ''}"
         if meshes == "error":
             raise ModelError(
                 f"{what}: the ray caster draws {', '.join(intersect.NAMES.values())}; give meshes='box' for bounding "
@@ -228,6 +221,10 @@ def make_scene(
             )
         stand_in = "are drawn as their bounding boxes" if meshes == "box" else "are not drawn"
         warnings.warn(f"{what} {stand_in}", UserWarning, stacklevel=2)
+        if meshes == "skip":
+            shown = [i for i in shown if i not in set(strange)]
+        for i in strange:
+            kind[i], offset[i], size[i] = intersect.BOX, model.geom_aabb[i, :3], model.geom_aabb[i, 3:]
 
     clear = [i for i in shown if _alpha(model, i) < 1]
     opaque = [i for i in shown if i not in set(clear)]
@@ -284,6 +281,17 @@ def make_scene(
         materials=tuple(int(m) for m in material),
         patterned=bool(np.any(texture.cells[opaque] > 0)),
     )
+
+
+def foreign(model: mujoco.MjModel, groups: Iterable[int] = (0, 1, 2)) -> list[int]:
+    """The visible geoms whose shape the ray caster does not know."""
+    return [i for i in _shown(model, groups) if int(model.geom_type[i]) not in intersect.NAMES]
+
+
+def _shown(model: mujoco.MjModel, groups: Iterable[int]) -> list[int]:
+    group = np.clip(model.geom_group, 0, mujoco.mjNGROUP - 1)
+    wanted = set(groups)
+    return [i for i in range(model.ngeom) if int(group[i]) in wanted and _alpha(model, i) > 0]
 
 
 def _alpha(model: mujoco.MjModel, geom: int) -> float:

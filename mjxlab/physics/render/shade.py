@@ -1,270 +1,103 @@
-"""The picture: rays through pixels, light on surfaces, haze and sky."""
+"""Light on surfaces, haze and sky: what colour a ray brings home."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
-import flax.struct
-import jax
 import jax.numpy as jnp
 from jax import lax
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Int
 
-from mjxlab.errors import ConfigError
 from mjxlab.physics.render import textures
-from mjxlab.physics.render.camera import Camera, Rig, make_rig, rays
-from mjxlab.physics.render.intersect import Vec, blocked, dot, hit_surface, nearest, split
-from mjxlab.physics.render.scene import DIRECTIONAL, SPOT, Placed, Scene, make_scene
+from mjxlab.physics.render.camera import Camera
+from mjxlab.physics.render.intersect import Vec, blocked, dot, meet, nearest, split
+from mjxlab.physics.render.scene import DIRECTIONAL, SPOT, Placed, Scene
+
+TIE = 1e-5  # surfaces closer together than this share of the distance count as one
 
 
-@flax.struct.dataclass
-class Image:
-    """A picture of one world (batched under ``vmap``).
+class View(NamedTuple):
+    """All that rays of one picture have in common."""
 
-    Attributes:
-      rgb: colours in [0, 1], ``[height, width, 3]``; row 0 is the top.
-      depth: distance along the optical axis in metres, ``[height, width]``; the far clipping distance where nothing is
-        hit (as in MuJoCo's renderer).
-      segmentation: geom id, ``int32[height, width]``; -1 where nothing is hit.
-    """
-
-    rgb: Float[Array, "height width 3"]
-    depth: Float[Array, "height width"]
-    segmentation: Int[Array, "height width"]
+    scene: Scene
+    placed: Placed
+    camera: Camera
+    pixel: Array  # angle of a pixel, radians
+    shadows: bool
+    fog: bool
 
     @property
-    def uint8(self) -> Array:
-        """The colours as ``uint8[height, width, 3]``."""
-        return (self.rgb * 255 + 0.5).astype(jnp.uint8)
+    def shapes(self) -> tuple[Array, Array, Array]:
+        """Sizes, centres and axes of all geoms."""
+        return shapes(self.scene, self.placed)
 
 
-def cast(
-    scene: Scene,
-    geom_xpos: Array,
-    geom_xmat: Array,
-    origin: Float[Array, "rays 3"],
-    direction: Float[Array, "rays 3"],
-) -> tuple[Float[Array, " rays"], Int[Array, " rays"], Float[Array, "rays 3"]]:
-    """What rays meet first, as ``mj_ray`` answers it: a range finder in pure JAX.
+class Seen(NamedTuple):
+    """What a ray brings home.
 
-    Args:
-      scene: shapes; see-through geoms count like others, geoms that are not drawn do not.
-      geom_xpos, geom_xmat: poses of all the model's geoms (one world; ``vmap`` for more).
-      origin, direction: in the world's frame; directions of any length above zero.
-
-    Returns:
-      Distance in metres (``inf`` where nothing is hit; unlike ``mj_ray`` not in units of the direction's length), geom
-      id (-1), and the outward unit normal (zeros). Differentiable in poses, sizes and rays, through the geom that is hit.
+    Attributes:
+      rgb: colour ``[rays, 3]``.
+      t: distance to the nearest geom, rubbish where there is none.
+      geom: its id, or -1.
+      mark: a number that differs where geom, face or shadow do: where it jumps between pixels is an edge.
     """
-    placed = scene.placed(geom_xpos, geom_xmat)
-    d = jnp.asarray(direction, scene.dtype)
-    d = d / jnp.linalg.norm(d, axis=-1, keepdims=True)
-    size, pos, mat = _shapes(scene, placed)
-    o, v = split(jnp.asarray(origin, scene.dtype)), split(d)
-    geom = _search(scene.kinds, size, pos, mat, o, v, 0, True)[1]
-    t, n, _ = hit_surface(scene.kinds, size, pos, mat, o, v, geom, 0, True)
-    hit = geom >= 0
-    return jnp.where(hit, t, jnp.inf), geom, jnp.stack([jnp.where(hit, part, 0) for part in n], axis=-1)
+
+    rgb: Array
+    t: Array
+    geom: Int[Array, " rays"]
+    mark: Int[Array, " rays"]
 
 
-def render(
-    scene: Scene,
-    geom_xpos: Array,
-    geom_xmat: Array,
-    camera: Camera,
-    width: int = 320,
-    height: int = 240,
-    *,
-    lights: tuple[Array, Array] | None = None,
-    shadows: bool = True,
-    samples: int = 1,
-    fog: bool = True,
-    tile: int = 1 << 14,
-) -> Image:
-    """A picture of one world. Pure; ``jit`` it (sizes and options are static), ``vmap`` it over worlds.
-
-    Args:
-      scene: from ``make_scene``.
-      geom_xpos, geom_xmat: poses of all the model's geoms, from any engine: ``[geoms, 3]`` and ``[geoms, 9]`` or
-        ``[geoms, 3, 3]``.
-      camera: ``free_camera(…)`` or ``make_rig(model, …).at(xpos, xquat)``.
-      width, height: pixels.
-      lights: ``(light_xpos, light_xdir)`` of the active lights, ``[lights, 3]`` each; by default as in the model's
-        initial state (``render_bodies`` moves them along).
-      shadows: hard shadows of all lights that cast them.
-      samples: rays along each side of a pixel, averaged: 2 or 3 smooth the edges, at 4 or 9 times the cost. Depth and
-        segmentation are always those of the middle of the pixel.
-      fog: haze towards the horizon, at the model's ``visual/map`` fog distances.
-      tile: rays that are followed at once; some 200 bytes each, times the number of worlds under ``vmap``.
-
-    Gradients reach poses, sizes, colours, lights and camera inside the silhouettes; edges are not differentiated.
-    """
-    placed = scene.placed(geom_xpos, geom_xmat, lights)
-    return render_placed(scene, placed, camera, width, height, shadows=shadows, samples=samples, fog=fog, tile=tile)
-
-
-def render_bodies(
-    scene: Scene,
-    xpos: Array,
-    xquat: Array,
-    camera: Rig | Camera,
-    width: int = 320,
-    height: int = 240,
-    **options: Any,
-) -> Image:
-    """``render`` from the bodies' poses ``[bodies, 3]`` and ``[bodies, 4]``; cameras and lights that follow a body do."""
-    seen = camera.at(xpos, xquat) if isinstance(camera, Rig) else camera
-    return render_placed(scene, scene.place(xpos, xquat), seen, width, height, **options)
-
-
-def pixels(
-    model: Any,
-    camera: str | int | Rig | Camera | None = None,
-    width: int = 64,
-    height: int = 64,
-    *,
-    groups: tuple[int, ...] = (0, 1, 2),
-    meshes: Any = "error",
-    **options: Any,
-) -> Callable[..., Image]:
-    """Pixel observations: a pure function ``look(data, fields={}) -> Image`` for one world.
-
-    ``data`` is anything with ``xpos`` and ``xquat`` of all bodies: an engine's Data (make the engine with these two
-    among its ``outputs``) or an ``MjData``. ``fields``: the world's own model fields, as given to the engine.
-
-    Args:
-      model: the MjModel.
-      camera: as for ``make_rig``, or a camera that was made before.
-      width, height: pixels.
-      groups, meshes: as for ``make_scene``.
-      options: as for ``render``.
-    """
-    scene = make_scene(model, groups=groups, meshes=meshes)
-    rig = camera if isinstance(camera, Rig | Camera) else make_rig(model, camera)
-
-    def look(data: Any, fields: Mapping[str, Array] | None = None) -> Image:
-        own = scene.with_fields(fields) if fields else scene
-        return render_bodies(own, data.xpos, data.xquat, rig, width, height, **options)
-
-    return look
-
-
-def render_placed(
-    scene: Scene,
-    placed: Placed,
-    camera: Camera,
-    width: int,
-    height: int,
-    *,
-    shadows: bool = True,
-    samples: int = 1,
-    fog: bool = True,
-    tile: int = 1 << 14,
-) -> Image:
-    """``render`` for poses that are already there."""
-    for name, value in (("width", width), ("height", height), ("samples", samples), ("tile", tile)):
-        if not isinstance(value, int) or value < 1:
-            raise ConfigError(f"{name}: expected a positive integer, got {value!r}")
-    camera = jax.tree.map(lambda a: jnp.asarray(a, scene.dtype), camera)
-    shapes = _shapes(scene, placed)
-    index = jnp.arange(width * height, dtype=jnp.int32)
-    x = (index % width).astype(scene.dtype)
-    y = (index // width).astype(scene.dtype)
-
-    def sample(x: Array, y: Array) -> tuple[Array, Array, Array, Array]:
-        d, cosine = rays(camera, x, y, width, height)
-        found = _see(scene, shapes, split(camera.pos), d, cosine)
-        pixel = 2 * jnp.tan(jnp.deg2rad(camera.fovy) / 2) / (height * samples)
-        colour, t = _colour(scene, placed, shapes, camera, d, found, pixel, shadows, fog)
-        geom = jnp.where(found[2] < found[0], found[3], found[1])
-        return colour, t, cosine, geom
-
-    def block(x: Array, y: Array) -> tuple[Array, Array, Array]:
-        if samples == 1:
-            colour, t, cosine, geom = sample(x + 0.5, y + 0.5)
-            return colour, jnp.where(geom >= 0, t * cosine, scene.clip[1]), geom
-        d, cosine = rays(camera, x + 0.5, y + 0.5, width, height)
-        t_solid, solid, t_clear, clear = _see(scene, shapes, split(camera.pos), d, cosine)
-        geom = jnp.where(t_clear < t_solid, clear, solid)
-        t = hit_surface(scene.kinds, *shapes, split(camera.pos), d, geom, scene.clip[0] / cosine, False)[0]
-        places = [((i + 0.5) / samples, (j + 0.5) / samples) for j in range(samples) for i in range(samples)]
-
-        def add(total: Array, place: Array) -> tuple[Array, None]:
-            return total + sample(x + place[0], y + place[1])[0], None
-
-        total, _ = lax.scan(add, jnp.zeros((x.shape[0], 3), scene.dtype), jnp.asarray(places, scene.dtype))
-        return total / (samples * samples), jnp.where(geom >= 0, t * cosine, scene.clip[1]), geom
-
-    count = width * height
-    if count <= tile:
-        rgb, depth, geom = block(x, y)
-    else:
-        blocks = -(-count // tile)
-        padded = [jnp.pad(a, (0, blocks * tile - count)).reshape(blocks, tile) for a in (x, y)]
-        out = lax.map(lambda xy: block(*xy), tuple(padded))
-        rgb, depth, geom = (a.reshape(blocks * tile, *a.shape[2:])[:count] for a in out)
-    return Image(
-        jnp.clip(rgb, 0, 1).reshape(height, width, 3), depth.reshape(height, width), geom.reshape(height, width)
-    )
-
-
-def _shapes(scene: Scene, placed: Placed) -> tuple[Array, Array, Array]:
-    """Size, centre and axes of all shapes (bounding boxes that stand in for meshes are off their geom's centre)."""
+def shapes(scene: Scene, placed: Placed) -> tuple[Array, Array, Array]:
+    """Size, centre and axes of all geoms (bounding boxes that stand in for meshes are off their geom's centre)."""
     mat = placed.geom_xmat
     return scene.geom_size, placed.geom_xpos + jnp.einsum("gij,gj->gi", mat, scene.offset), mat
 
 
-def _search(kinds: Any, size: Array, pos: Array, mat: Array, o: Vec, d: Vec, near: Any, inside: bool) -> Any:
+def search(kinds: Any, shapes: Any, o: Vec, d: Vec, near: Any, inside: bool, tie: float) -> Any:
     """``nearest`` behind a ``stop_gradient``: which geom is hit has no gradient."""
-    size, pos, mat, o, d, near = lax.stop_gradient((size, pos, mat, o, d, near))
-    return nearest(kinds, size, pos, mat, o, d, near, inside)
+    shapes, o, d, near = lax.stop_gradient((shapes, o, d, near))
+    return nearest(kinds, *shapes, o, d, near, inside, tie)
 
 
-def _see(scene: Scene, shapes: Any, o: Vec, d: Vec, cosine: Array) -> tuple[Array, Array, Array, Array]:
-    """Distance and id of the nearest solid geom, and of the nearest see-through one."""
+def see(view: View, d: Vec, cosine: Array) -> Seen:
+    """Colour and more along rays from the camera.
+
+    Args:
+      d: unit directions; ``cosine``: of their angle to the optical axis (distances are clipped along it).
+    """
+    scene, o = view.scene, split(view.camera.pos)
     near, far = scene.clip[0] / cosine, scene.clip[1] / cosine
     found = []
     for kinds in (scene.opaque, scene.clear):
-        t, geom = _search(kinds, *shapes, o, d, near, False)
+        t, geom = search(kinds, view.shapes, o, d, near, False, TIE)
         found += [jnp.where(t < far, t, jnp.inf), jnp.where(t < far, geom, -1)]
-    return tuple(found)  # type: ignore[return-value]
-
-
-def _colour(
-    scene: Scene,
-    placed: Placed,
-    shapes: Any,
-    camera: Camera,
-    d: Vec,
-    found: tuple[Array, Array, Array, Array],
-    pixel: Array,
-    shadows: bool,
-    fog: bool,
-) -> tuple[Array, Array]:
-    """``rgb[rays, 3]`` of the solid surface or the sky, seen through one see-through surface, and the distance to the
-    nearer of the two (rubbish where there is neither)."""
     t_solid, solid, t_clear, clear = found
 
-    def layer(geom: Array) -> tuple[Array, Array, Array]:
-        colour, alpha, t = _surface(scene, placed, shapes, camera, d, geom, pixel, shadows)
-        return _haze(scene, colour, t) if fog else colour, alpha, t
+    def layer(ray: tuple[Array, Array]) -> tuple[Array, Array, Array, Array]:
+        colour, alpha, t, mark = _surface(view, d, *ray)
+        return _haze(scene, colour, t) if view.fog else colour, alpha, t, mark
 
-    def nothing(geom: Array) -> tuple[Array, Array, Array]:
+    def nothing(ray: tuple[Array, Array]) -> tuple[Array, Array, Array, Array]:
+        geom, _ = ray
         blank = jnp.zeros(geom.shape, scene.dtype)
-        return jnp.zeros((*geom.shape, 3), scene.dtype), blank, blank
+        return jnp.zeros((*geom.shape, 3), scene.dtype), blank, blank, jnp.zeros_like(geom)
 
-    def lit(geom: Array) -> tuple[Array, Array, Array]:
-        return lax.cond(jnp.any(geom >= 0), layer, nothing, geom)  # type: ignore[no-any-return]
+    def lit(ray: tuple[Array, Array]) -> tuple[Array, Array, Array, Array]:
+        return lax.cond(jnp.any(ray[0] >= 0), layer, nothing, ray)  # type: ignore[no-any-return]
 
     sky = _sky(scene, d)
     if not scene.clear:
-        surface, _, t = lit(solid)
-        return jnp.where((solid >= 0)[:, None], surface, sky), t
-    (surface, glass), (_, alpha), (t, t_glass) = lax.map(lit, jnp.stack([solid, clear]))
+        surface, _, t, mark = lit((solid, t_solid))
+        return Seen(jnp.where((solid >= 0)[:, None], surface, sky), t, solid, mark)
+    (surface, glass), (_, alpha), (t, t_glass), (mark, _) = lax.map(
+        lit, (jnp.stack([solid, clear]), jnp.stack([t_solid, t_clear]))
+    )
     colour = jnp.where((solid >= 0)[:, None], surface, sky)
     before = t_clear < t_solid
-    return colour + jnp.where(before, alpha, 0)[:, None] * (glass - colour), jnp.where(before, t_glass, t)
+    colour = colour + jnp.where(before, alpha, 0)[:, None] * (glass - colour)
+    mark = mark ^ jnp.where(before, clear + 1, 0) * jnp.int32(40503)
+    return Seen(colour, jnp.where(before, t_glass, t), jnp.where(before, clear, solid), mark)
 
 
 def _sky(scene: Scene, d: Vec) -> Array:
@@ -281,26 +114,17 @@ def _haze(scene: Scene, colour: Array, t: Array) -> Array:
     return colour + share * (scene.sky[1][None] - colour)
 
 
-def _surface(
-    scene: Scene,
-    placed: Placed,
-    shapes: Any,
-    camera: Camera,
-    d: Vec,
-    geom: Array,
-    pixel: Array,
-    shadows: bool,
-) -> tuple[Array, Array, Array]:
-    """Lit colour ``[rays, 3]``, alpha and distance where each ray meets its geom."""
+def _surface(view: View, d: Vec, geom: Array, t: Array) -> tuple[Array, Array, Array, Array]:
+    """Lit colour ``[rays, 3]``, alpha, distance and mark where each ray meets its geom."""
+    scene, placed, camera = view.scene, view.placed, view.camera
     o = split(camera.pos)
-    near = scene.clip[0] / -dot(split(camera.mat[:, 2]), d)
-    t, n, local = hit_surface(scene.kinds, *shapes, o, d, geom, near, False)
+    t, n, local = meet(scene.kinds, *view.shapes, o, d, geom, t)
     point: Vec = tuple(o[i] + t * d[i] for i in range(3))  # type: ignore[assignment]
     lookup = jnp.maximum(geom, 0)
     rgba = scene.rgba()[lookup]
     base = split(rgba[:, :3] * scene.tint[lookup])
     if scene.patterned:
-        base = _checkers(scene, placed, camera, d, t, local, lookup, rgba, base, pixel)
+        base = _checkers(view, d, t, local, lookup, rgba, base)
     specular, shine = scene.specular[lookup], jnp.maximum(128 * scene.shininess[lookup], 1)
 
     # The lamp on the camera shines along the optical axis and casts no shadow.
@@ -308,9 +132,9 @@ def _surface(
     facing = jnp.maximum(dot(n, split(camera.mat[:, 2])), 0)
     gleam = specular * _gleam(n, split(camera.mat[:, 2]), d, shine)
     glow = scene.emission[lookup]
-    total = [
-        base[i] * (glow + scene.headlight[0, i] + head[0][i] * facing) + head[1][i] * gleam for i in range(3)
-    ]
+    total = [base[i] * (glow + scene.headlight[0, i] + head[0][i] * facing) + head[1][i] * gleam for i in range(3)]
+    face = [jnp.round(2 * part).astype(jnp.int32) for part in lax.stop_gradient(n)]
+    mark = (geom + 1) * jnp.int32(73856093) ^ (face[0] + 5 * face[1] + 25 * face[2]) * jnp.int32(19349663)
     for number, light in enumerate(scene.lights):
         aim, spot = split(placed.light_xdir[number]), split(placed.light_xpos[number])
         if light.kind == DIRECTIONAL:
@@ -327,20 +151,21 @@ def _surface(
                 cone = along > jnp.cos(jnp.deg2rad(light.cutoff))
                 strength *= jnp.where(cone, jnp.power(jnp.maximum(along, 1e-6), light.exponent), 0)
         facing = jnp.maximum(dot(n, to), 0)
-        if shadows and light.casts_shadow:
+        if view.shadows and light.casts_shadow:
             # Starting a little off the surface; a shape cannot shade itself where it faces the light, being convex.
             lift = 1e-4 * (1 + t)
             start: Vec = tuple(point[i] + lift * n[i] for i in range(3))  # type: ignore[assignment]
-            held = lax.stop_gradient((*shapes, start, to, distance))
-            dark = blocked(scene.opaque, *held[:4], held[4], 0, held[5])
+            held = lax.stop_gradient((*view.shapes, start, to))
+            dark = blocked(scene.opaque, *held, 0, lax.stop_gradient(distance))
             direct = jnp.where(dark, 0, strength)
+            mark = mark ^ (dark & (facing > 0)).astype(jnp.int32) << (number % 30)
         else:
             direct = strength
         gleam = jnp.where(facing > 0, specular * _gleam(n, to, d, shine), 0)
         for i in range(3):
             total[i] += base[i] * (strength * light.ambient[i] + direct * facing * light.diffuse[i])
             total[i] += direct * gleam * light.specular[i]
-    return _stack(total), rgba[:, 3], t
+    return _stack(total), rgba[:, 3], t, mark
 
 
 def _stack(parts: Any) -> Array:
@@ -358,19 +183,9 @@ def _gleam(n: Vec, to: Vec, d: Vec, shine: Array) -> Array:
     return jnp.power(jnp.clip(cosine, 1e-6, 1), shine)
 
 
-def _checkers(
-    scene: Scene,
-    placed: Placed,
-    camera: Camera,
-    d: Vec,
-    t: Array,
-    local: Vec,
-    lookup: Array,
-    rgba: Array,
-    base: Vec,
-    pixel: Array,
-) -> Vec:
+def _checkers(view: View, d: Vec, t: Array, local: Vec, lookup: Array, rgba: Array, base: Vec) -> Vec:
     """Base colours with the checkers of planes, averaged over each pixel's footprint on the plane."""
+    scene, placed, camera = view.scene, view.placed, view.camera
     cells = split(jnp.concatenate([scene.cells, jnp.zeros_like(scene.cells[:, :1])], axis=1)[lookup])
     on = cells[0] > 0
     axes = placed.geom_xmat[lookup]
@@ -384,7 +199,7 @@ def _checkers(
         for screen in (split(camera.mat[:, 0]), split(camera.mat[:, 1])):
             # A pixel to the side moves the ray's foot by this much along the plane's axis.
             reach += jnp.abs(dot(screen, along) - dot(d, along) * dot(screen, normal) / slope)
-        width.append(reach * t * pixel * cells[axis])
+        width.append(reach * t * view.pixel * cells[axis])
     x, y = cells[0] * local[0] - 1, -cells[1] * local[1] - 1
     even = jnp.where(on, textures.even_share(x, y, *width), 1)
     thickness = scene.mark_width[lookup] * 2

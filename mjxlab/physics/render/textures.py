@@ -39,7 +39,10 @@ def read(model: mujoco.MjModel) -> Textures:
             continue
         image = pixels(model, texture)
         out.tint[i] = out.second[i] = image.reshape(-1, 3).mean(0)
-        if model.geom_type[i] != mujoco.mjtGeom.mjGEOM_PLANE or model.tex_type[texture] != mujoco.mjtTexture.mjTEXTURE_2D:
+        if (
+            model.geom_type[i] != mujoco.mjtGeom.mjGEOM_PLANE
+            or model.tex_type[texture] != mujoco.mjtTexture.mjTEXTURE_2D
+        ):
             continue
         checker = _checker(image)
         if checker is None:

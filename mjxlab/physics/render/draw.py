@@ -1,0 +1,230 @@
+"""The picture: ``render``, and what else rays are good for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import flax.struct
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, Float, Int
+
+from mjxlab.errors import ConfigError
+from mjxlab.physics.render.camera import Camera, Rig, make_rig, rays
+from mjxlab.physics.render.intersect import meet, split
+from mjxlab.physics.render.scene import Placed, Scene, make_scene
+from mjxlab.physics.render.shade import View, search, see, shapes
+
+REFINED = 4096  # edge pixels that are smoothed at once
+
+
+@flax.struct.dataclass
+class Image:
+    """A picture of one world (batched under ``vmap``).
+
+    Attributes:
+      rgb: colours in [0, 1], ``[height, width, 3]``; row 0 is the top.
+      depth: distance along the optical axis in metres, ``[height, width]``; the far clipping distance where nothing is
+        hit (as in MuJoCo's renderer).
+      segmentation: geom id, ``int32[height, width]``; -1 where nothing is hit.
+    """
+
+    rgb: Float[Array, "height width 3"]
+    depth: Float[Array, "height width"]
+    segmentation: Int[Array, "height width"]
+
+    @property
+    def uint8(self) -> Array:
+        """The colours as ``uint8[height, width, 3]``."""
+        return (self.rgb * 255 + 0.5).astype("uint8")
+
+
+def cast(
+    scene: Scene,
+    geom_xpos: Array,
+    geom_xmat: Array,
+    origin: Float[Array, "rays 3"],
+    direction: Float[Array, "rays 3"],
+) -> tuple[Float[Array, " rays"], Int[Array, " rays"], Float[Array, "rays 3"]]:
+    """What rays meet first, as ``mj_ray`` answers it: a range finder in pure JAX.
+
+    Args:
+      scene: shapes; see-through geoms count like others, geoms that are not drawn do not.
+      geom_xpos, geom_xmat: poses of all the model's geoms (one world; ``vmap`` for more).
+      origin, direction: in the world's frame; directions of any length above zero.
+
+    Returns:
+      Distance in metres (``inf`` where nothing is hit; unlike ``mj_ray`` not in units of the direction's length), geom
+      id (-1), and the outward unit normal (zeros). Differentiable in poses, sizes and rays, through the geom that is hit.
+    """
+    placed = scene.placed(geom_xpos, geom_xmat)
+    d = jnp.asarray(direction, scene.dtype)
+    d = d / jnp.linalg.norm(d, axis=-1, keepdims=True)
+    solids = shapes(scene, placed)
+    o, v = split(jnp.asarray(origin, scene.dtype)), split(d)
+    t, geom = search(scene.kinds, solids, o, v, 0, True, 0.0)
+    t, n, _ = meet(scene.kinds, *solids, o, v, geom, t)
+    hit = geom >= 0
+    return jnp.where(hit, t, jnp.inf), geom, jnp.stack([jnp.where(hit, part, 0) for part in n], axis=-1)
+
+
+def render(
+    scene: Scene,
+    geom_xpos: Array,
+    geom_xmat: Array,
+    camera: Camera,
+    width: int = 320,
+    height: int = 240,
+    *,
+    lights: tuple[Array, Array] | None = None,
+    shadows: bool = True,
+    samples: int = 1,
+    fog: bool = True,
+    tile: int = 1 << 14,
+) -> Image:
+    """A picture of one world. Pure; ``jit`` it (sizes and options are static), ``vmap`` it over worlds.
+
+    Args:
+      scene: from ``make_scene``.
+      geom_xpos, geom_xmat: poses of all the model's geoms, from any engine: ``[geoms, 3]`` and ``[geoms, 9]`` or
+        ``[geoms, 3, 3]``.
+      camera: ``free_camera(…)`` or ``make_rig(model, …).at(xpos, xquat)``.
+      width, height: pixels.
+      lights: ``(light_xpos, light_xdir)`` of the active lights, ``[lights, 3]`` each; by default as in the model's
+        initial state (``render_bodies`` moves them along).
+      shadows: hard shadows of all lights that cast them.
+      samples: above 1, pixels at the edges of shapes, faces and shadows get ``samples`` by ``samples`` rays, averaged.
+        Depth and segmentation are always those of the middle of the pixel.
+      fog: haze towards the horizon, at the model's ``visual/map`` fog distances.
+      tile: rays that are followed at once; some 200 bytes each, times the number of worlds under ``vmap``.
+
+    Gradients reach poses, sizes, colours, lights and camera inside the silhouettes; edges are not differentiated.
+    """
+    placed = scene.placed(geom_xpos, geom_xmat, lights)
+    return render_placed(scene, placed, camera, width, height, shadows=shadows, samples=samples, fog=fog, tile=tile)
+
+
+def render_bodies(
+    scene: Scene,
+    xpos: Array,
+    xquat: Array,
+    camera: Rig | Camera,
+    width: int = 320,
+    height: int = 240,
+    **options: Any,
+) -> Image:
+    """``render`` from the bodies' poses ``[bodies, 3]`` and ``[bodies, 4]``; cameras and lights that follow a body do."""
+    seen = camera.at(xpos, xquat) if isinstance(camera, Rig) else camera
+    return render_placed(scene, scene.place(xpos, xquat), seen, width, height, **options)
+
+
+def pixels(
+    model: Any,
+    camera: str | int | Rig | Camera | None = None,
+    width: int = 64,
+    height: int = 64,
+    *,
+    groups: tuple[int, ...] = (0, 1, 2),
+    meshes: Any = "error",
+    **options: Any,
+) -> Callable[..., Image]:
+    """Pixel observations: a pure function ``look(data, fields={}) -> Image`` for one world.
+
+    ``data`` is anything with ``xpos`` and ``xquat`` of all bodies: an engine's Data (make the engine with these two
+    among its ``outputs``) or an ``MjData``. ``fields``: the world's own model fields, as given to the engine.
+
+    Args:
+      model: the MjModel.
+      camera: as for ``make_rig``, or a camera that was made before.
+      width, height: pixels.
+      groups, meshes: as for ``make_scene``.
+      options: as for ``render``.
+    """
+    scene = make_scene(model, groups=groups, meshes=meshes)
+    rig = camera if isinstance(camera, Rig | Camera) else make_rig(model, camera)
+
+    def look(data: Any, fields: Mapping[str, Array] | None = None) -> Image:
+        own = scene.with_fields(fields) if fields else scene
+        return render_bodies(own, data.xpos, data.xquat, rig, width, height, **options)
+
+    return look
+
+
+def render_placed(
+    scene: Scene,
+    placed: Placed,
+    camera: Camera,
+    width: int,
+    height: int,
+    *,
+    shadows: bool = True,
+    samples: int = 1,
+    fog: bool = True,
+    tile: int = 1 << 14,
+) -> Image:
+    """``render`` for poses that are already there."""
+    for name, value in (("width", width), ("height", height), ("samples", samples), ("tile", tile)):
+        if not isinstance(value, int) or value < 1:
+            raise ConfigError(f"{name}: expected a positive integer, got {value!r}")
+    camera = jax.tree.map(lambda a: jnp.asarray(a, scene.dtype), camera)
+    pixel = 2 * jnp.tan(jnp.deg2rad(camera.fovy) / 2) / height
+    view = View(scene, placed, camera, pixel, shadows, fog)
+    count = width * height
+    index = jnp.arange(count, dtype=jnp.int32)
+
+    def middle(index: Array) -> tuple[Array, Array, Array, Array]:
+        d, cosine = _through(camera, index, 0.5, 0.5, width, height)
+        seen = see(view, d, cosine)
+        return seen.rgb, jnp.where(seen.geom >= 0, seen.t * cosine, scene.clip[1]), seen.geom, seen.mark
+
+    if count <= tile:
+        rgb, depth, geom, mark = middle(index)
+    else:
+        blocks = -(-count // tile)
+        out = lax.map(middle, jnp.pad(index, (0, blocks * tile - count)).reshape(blocks, tile))
+        rgb, depth, geom, mark = (a.reshape(blocks * tile, *a.shape[2:])[:count] for a in out)
+    if samples > 1:
+        rgb = _smooth(view, rgb, mark, width, height, samples)
+    return Image(
+        jnp.clip(rgb, 0, 1).reshape(height, width, 3), depth.reshape(height, width), geom.reshape(height, width)
+    )
+
+
+def _through(camera: Camera, index: Array, right: Any, down: Any, width: int, height: int) -> Any:
+    """Rays through pixels by number, at a place within each (0 to 1)."""
+    dtype = camera.pos.dtype
+    return rays(camera, (index % width).astype(dtype) + right, (index // width).astype(dtype) + down, width, height)
+
+
+def _smooth(view: View, rgb: Array, mark: Array, width: int, height: int, samples: int) -> Array:
+    """Colours with the pixels beside an edge traced anew, ``samples`` by ``samples`` rays each.
+
+    Elsewhere one ray does: surfaces are shaded smoothly and checkers know their own average. The pixels are taken in
+    portions, each behind a ``cond``, so the work follows the length of the edges (not under ``vmap``, where all
+    portions are worked).
+    """
+    count = width * height
+    picture = mark.reshape(height, width)
+    down, right = picture[1:] != picture[:-1], picture[:, 1:] != picture[:, :-1]
+    edge = jnp.pad(down, ((1, 0), (0, 0))) | jnp.pad(down, ((0, 1), (0, 0)))
+    edge |= jnp.pad(right, ((0, 0), (1, 0))) | jnp.pad(right, ((0, 0), (0, 1)))
+    portion = min(REFINED, count)
+    portions = -(-count // portion)
+    (where,) = jnp.nonzero(edge.reshape(-1), size=portions * portion, fill_value=count)
+    where = where.astype(jnp.int32).reshape(portions, portion)
+    step = 1 / samples
+    places = jnp.asarray([((i + 0.5) * step, (j + 0.5) * step) for j in range(samples) for i in range(samples)])
+
+    def refine(rgb: Array, index: Array) -> Array:
+        def add(total: Array, place: Array) -> tuple[Array, None]:
+            return total + see(view, *_through(view.camera, index, place[0], place[1], width, height)).rgb, None
+
+        total, _ = lax.scan(add, jnp.zeros((portion, 3), rgb.dtype), places.astype(rgb.dtype))
+        return rgb.at[index].set(total * (step * step), mode="drop")
+
+    def work(rgb: Array, index: Array) -> tuple[Array, None]:
+        return lax.cond(index[0] < count, refine, lambda rgb, _: rgb, rgb, index), None
+
+    return lax.scan(work, rgb, where)[0]
