@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
@@ -65,6 +66,7 @@ def watch(
     import mujoco.viewer
 
     data = mujoco.MjData(model)
+    before = set(threading.enumerate())
     try:
         window = mujoco.viewer.launch_passive(model, data)
     except Exception as error:  # GLFW, a missing mjpython on macOS, …: there is no common class
@@ -87,6 +89,9 @@ def watch(
             due += dt / speed
             time.sleep(max(0.0, due - time.monotonic()))
             due = max(due, time.monotonic() - 1.0)  # a slow simulation is shown slowly, not chased
+    # The window's thread still draws for a moment; leaving the process under it would crash.
+    for thread in set(threading.enumerate()) - before:
+        thread.join(timeout=5)
     return shown
 
 

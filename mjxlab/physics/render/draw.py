@@ -8,6 +8,7 @@ from typing import Any
 import flax.struct
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 from jaxtyping import Array, Float, Int
 
@@ -31,12 +32,12 @@ class Image:
       segmentation: geom id, ``int32[height, width]``; -1 where nothing is hit.
     """
 
-    rgb: Float[Array, "height width 3"]
-    depth: Float[Array, "height width"]
-    segmentation: Int[Array, "height width"]
+    rgb: Float[Array | np.ndarray, "height width 3"]
+    depth: Float[Array | np.ndarray, "height width"]
+    segmentation: Int[Array | np.ndarray, "height width"]
 
     @property
-    def uint8(self) -> Array:
+    def uint8(self) -> Any:
         """The colours as ``uint8[height, width, 3]``."""
         return (self.rgb * 255 + 0.5).astype("uint8")
 

@@ -10,7 +10,7 @@ from jaxtyping import Array, Int
 
 from mjxlab.physics.render import textures
 from mjxlab.physics.render.camera import Camera
-from mjxlab.physics.render.intersect import Vec, blocked, dot, meet, nearest, split
+from mjxlab.physics.render.intersect import Kinds, Vec, blocked, dot, meet, nearest, split
 from mjxlab.physics.render.scene import DIRECTIONAL, SPOT, Placed, Scene
 
 TIE = 1e-5  # surfaces closer together than this share of the distance count as one
@@ -54,7 +54,9 @@ def shapes(scene: Scene, placed: Placed) -> tuple[Array, Array, Array]:
     return scene.geom_size, placed.geom_xpos + jnp.einsum("gij,gj->gi", mat, scene.offset), mat
 
 
-def search(kinds: Any, shapes: Any, o: Vec, d: Vec, near: Any, inside: bool, tie: float) -> Any:
+def search(
+    kinds: Kinds, shapes: tuple[Array, Array, Array], o: Vec, d: Vec, near: Any, inside: bool, tie: float
+) -> tuple[Array, Array]:
     """``nearest`` behind a ``stop_gradient``: which geom is hit has no gradient."""
     shapes, o, d, near = lax.stop_gradient((shapes, o, d, near))
     return nearest(kinds, *shapes, o, d, near, inside, tie)
@@ -201,9 +203,9 @@ def _checkers(view: View, d: Vec, t: Array, local: Vec, lookup: Array, rgba: Arr
             reach += jnp.abs(dot(screen, along) - dot(d, along) * dot(screen, normal) / slope)
         width.append(reach * t * view.pixel * cells[axis])
     x, y = cells[0] * local[0] - 1, -cells[1] * local[1] - 1
-    even = jnp.where(on, textures.even_share(x, y, *width), 1)
+    even = jnp.where(on, textures.even_share(x, y, width[0], width[1]), 1)
     thickness = scene.mark_width[lookup] * 2
-    line = jnp.where(on & (thickness > 0), textures.line_share(x, y, *width, thickness), 0)
+    line = jnp.where(on & (thickness > 0), textures.line_share(x, y, width[0], width[1], thickness), 0)
     second, mark = scene.second[lookup], scene.mark[lookup]
     out = []
     for i in range(3):

@@ -83,8 +83,9 @@ def _checker(image: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, flo
     rows, columns = (height // 4, 3 * height // 4), (width // 4, 3 * width // 4)
     a, b = image[rows[0], columns[0]], image[rows[0], columns[1]]
     edge = image[0, 0]
-    inner = image[2 : height // 2 - 2, 2 : width // 2 - 2], image[2 : height // 2 - 2, width // 2 + 2 : -2]
-    inner += image[height // 2 + 2 : -2, width // 2 + 2 : -2], image[height // 2 + 2 : -2, 2 : width // 2 - 2]
+    top, bottom = slice(2, height // 2 - 2), slice(height // 2 + 2, -2)
+    left, right = slice(2, width // 2 - 2), slice(width // 2 + 2, -2)
+    inner = (image[top, left], image[top, right], image[bottom, right], image[bottom, left])
     if not all(np.allclose(part, colour) for part, colour in zip(inner, (a, b, a, b), strict=True)):
         return None
     border = np.concatenate([image[0], image[-1], image[:, 0], image[:, -1]])
