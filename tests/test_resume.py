@@ -83,11 +83,9 @@ def leaves(folder: pathlib.Path):
     return [x.tobytes() for x in jax.tree.leaves(spmd.to_host(restored.state))]
 
 
-@pytest.fixture(scope="module")
-def uninterrupted(tmp_path_factory):
-    """The same run in one go."""
-    folder = tmp_path_factory.mktemp("runs") / "whole"
-    fit(
+def finish(folder: pathlib.Path):
+    """The same run in this process, which is not slowed down, to its end."""
+    return fit(
         tiny.make(),
         steps=STEPS,
         key=3,
@@ -97,6 +95,13 @@ def uninterrupted(tmp_path_factory):
         evaluate=tiny.evaluate,
         evaluate_every=25,
     )
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(tmp_path_factory):
+    """The same run in one go."""
+    folder = tmp_path_factory.mktemp("runs") / "whole"
+    finish(folder)
     return folder
 
 
@@ -116,10 +121,7 @@ def test_killed_three_times_it_ends_with_the_same_bits(tmp_path, uninterrupted):
         process.communicate()
         for step in checkpoint.steps(folder / "checkpoints"):
             checkpoint.verify(folder / "checkpoints" / str(step))
-    process = start(folder)
-    out, err = process.communicate(timeout=120)
-    assert process.returncode == 0, err
-    assert f"interrupted None {STEPS}" in out
+    finish(folder)
     assert leaves(folder) == leaves(uninterrupted)
     assert rows(folder) == rows(uninterrupted)
     parts, whole = ((f / "metrics.csv").read_text().splitlines() for f in (folder, uninterrupted))
@@ -138,8 +140,7 @@ def test_sigterm_saves_and_leaves_cleanly(tmp_path, uninterrupted):
     assert "interrupted SIGTERM" in out and 13 <= stopped < STEPS
     assert checkpoint.newest_intact(folder / "checkpoints").step == stopped == last_step(folder)
     assert (folder / "curve.png").exists()
-    process = start(folder)
-    process.communicate(timeout=120)
+    finish(folder)
     assert leaves(folder) == leaves(uninterrupted)
     assert rows(folder) == rows(uninterrupted)
 
@@ -217,30 +218,18 @@ except WorkLostError as error:
 def test_ppo_resumes_with_the_same_bits(tmp_path):
     import mjxlab
     from mjxlab.agents import ppo
-    from mjxlab.rl.evaluate import make_evaluate
 
     env = mjxlab.make("fast")
     config = ppo.config_for("fast", num_envs=8, rollout_length=8, num_minibatches=2, epochs=1)
     learner = ppo.make(env, config)
-    evaluate = make_evaluate(env, learner, 4)
 
     def run(folder, steps):
-        state, _ = fit(
-            learner,
-            steps=steps,
-            key=1,
-            evaluate=evaluate,
-            evaluate_every=4,
-            run_dir=folder,
-            config=config,
-            env=env,
-            sinks=("jsonl",),
-        )
+        settings = {"run_dir": folder, "config": config, "env": env, "sinks": ("jsonl",), "devices": 1}
+        state, history = fit(learner, steps=steps, key=1, **settings)
+        assert np.isfinite(history["loss"]).all()
         return [x.tobytes() for x in jax.tree.leaves(spmd.to_host(state))]
 
     whole = run(tmp_path / "whole", 12)
-    run(tmp_path / "parts", 4)
-    run(tmp_path / "parts", 8)
+    run(tmp_path / "parts", 5)
     assert run(tmp_path / "parts", 12) == whole
     np.testing.assert_equal(rows(tmp_path / "parts"), rows(tmp_path / "whole"))  # NaN equals NaN here
-    assert np.isfinite([r["loss"] for r in rows(tmp_path / "parts") if "loss" in r]).all()
