@@ -87,13 +87,24 @@ class Mutant:
 
     def is_noticed(self, request: pytest.FixtureRequest) -> None:
         """Fail unless the test passes without the patch and refuses with it."""
-        self.run_test(request)
-        with self.active():
-            try:
-                self.run_test(request)
-            except (*REFUSALS, *self.refusals):
-                return
+        with _compiling_quickly():
+            self.run_test(request)
+            with self.active():
+                try:
+                    self.run_test(request)
+                except (*REFUSALS, *self.refusals):
+                    return
         pytest.fail(f"{self.test} does not notice that {self.target} {self.breaks}")
+
+
+@contextlib.contextmanager
+def _compiling_quickly() -> Iterator[None]:
+    """What is computed matters here, not how fast, and compiling is most of the time."""
+    jax.config.update("jax_disable_most_optimizations", True)
+    try:
+        yield
+    finally:
+        jax.config.update("jax_disable_most_optimizations", False)
 
 
 class Fixtures:

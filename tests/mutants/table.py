@@ -10,6 +10,7 @@ from mutants.framework import Mutant
 
 from mjxlab import spmd
 from mjxlab.errors import ConfigError
+from mjxlab.rl import normalise
 
 MUTANTS: list[Mutant] = [
     Mutant(
@@ -120,7 +121,7 @@ MUTANTS: list[Mutant] = [
         2,
         "bootstraps a truncation from the state after the reset",
         "mjxlab.rl.returns:next_values",
-        lambda original: lambda values, last, done, final: original(values, last, jnp.zeros_like(done), final),
+        lambda original: lambda values, done, final: original(values, jnp.zeros_like(done), final),
         "test_rl_returns:test_the_four_ends_of_a_step_by_hand",
         {"terminated": False, "truncated": True},
     ),
@@ -172,7 +173,50 @@ MUTANTS: list[Mutant] = [
         "draws the same model fields at every reset",
         "mjxlab.envs.mujoco_env:bind",
         lambda original: lambda fn, model: _draw_once(original(fn, model)),
-        "test_envs_base:test_randomisation_is_drawn_at_reset_and_felt_by_the_step",
+        "test_randomise:test_drawn_anew_for_each_reset_world_and_device",
+    ),
+    Mutant(
+        "action_clipped_before_it_is_kept",
+        3,
+        "keeps the action that the environment takes instead of the sampled one",
+        "mjxlab.rl.distributions:Normal.sample",
+        lambda original: lambda self, key: jnp.clip(original(self, key), -1, 1),
+        "test_ppo:test_log_probabilities_are_of_the_unclipped_action",
+    ),
+    Mutant(
+        "normaliser_updated_too_early",
+        3,
+        "updates the statistics before the epochs",
+        "mjxlab.rl.ppo:prepare",
+        lambda original: (
+            lambda n, c, p, stats, data, *rest: original(n, c, p, normalise.update(stats, data.obs), data, *rest)
+        ),
+        "test_ppo:test_the_loss_sees_what_the_rollout_saw",
+    ),
+    Mutant(
+        "bad_gradient_applied",
+        5,
+        "calls every gradient finite",
+        "mjxlab.rl.ppo:jnp",
+        lambda original: AllFinite(original),
+        "test_ppo:test_a_gradient_that_is_not_finite_changes_nothing_and_is_counted",
+    ),
+    Mutant(
+        "ppo_gradients_not_averaged",
+        11,
+        "leaves every device its own mean",
+        "mjxlab.spmd:pmean",
+        lambda original: lambda tree: tree,
+        "test_ppo:test_one_device_and_two_agree",
+    ),
+    Mutant(
+        "config_not_checked",
+        12,
+        "accepts every config",
+        "mjxlab.rl.ppo_config:Config.validate",
+        lambda original: lambda self: None,
+        "test_ppo:test_bad_configs_give_one_clear_line",
+        {"change": {"lr": float("nan")}, "message": "lr: got nan, expected a number above 0"},
     ),
 ]
 
@@ -199,6 +243,19 @@ def _clip_elements(grads, bound):
 
 def _draw_once(hook):
     return None if hook is None else lambda key: hook(jax.random.key(0))
+
+
+class AllFinite:
+    """``jax.numpy`` to which everything is finite."""
+
+    def __init__(self, numpy):
+        self._numpy = numpy
+
+    def __getattr__(self, name):
+        return getattr(self._numpy, name)
+
+    def isfinite(self, x):
+        return self._numpy.ones_like(x, bool)
 
 
 def _per_device(local):

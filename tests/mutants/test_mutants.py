@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import pathlib
 
 import pytest
@@ -60,6 +61,16 @@ def test_the_framework_accepts_a_test_that_notices(request: pytest.FixtureReques
 def test_the_framework_rejects_a_test_that_does_not_notice(request: pytest.FixtureRequest) -> None:
     with pytest.raises(pytest.fail.Exception, match="does not notice"):
         _mutant("_does_not_notice").is_noticed(request)
+
+
+def test_a_test_that_fails_anyway_is_no_witness(request: pytest.FixtureRequest) -> None:
+    mutant = dataclasses.replace(_mutant("_notices"), test=f"{__name__}:_always_fails")
+    with pytest.raises(AssertionError, match="anyway"):
+        mutant.is_noticed(request)
+
+
+def _always_fails() -> None:
+    raise AssertionError("anyway")
 
 
 def test_a_crash_is_not_noticing(request: pytest.FixtureRequest) -> None:
