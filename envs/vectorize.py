@@ -57,6 +57,7 @@ class VecState:
       base_key: the world's own key, from which each episode's key is folded.
       pool: the next initial state of each world (None if ``reset="fresh"``).
       pool_full: whether that slot holds the state of episode ``episode + 1`` (always False if ``reset="fresh"``).
+      pool_due: the slot is to be filled at the next step, whether needed or not (``refill`` asks for it).
     """
 
     state: State
@@ -77,6 +78,7 @@ class VecState:
     base_key: Key[Array, " envs"]
     pool: Any
     pool_full: Bool[Array, " envs"]
+    pool_due: Bool[Array, " envs"]
 
     @property
     def obs(self) -> Any:
@@ -170,8 +172,9 @@ class VecEnv:
             episode=zero(),
             base_key=base_key,
             pool=pool,
-            # "first" keeps its one slot for ever; a "pool" is filled by the first refill, or when first needed
+            # "first" keeps its one slot for ever; a "pool" is filled after the first refill, or when first needed
             pool_full=jnp.full((n,), self.reset_mode == "first"),
+            pool_due=no(),
         )
         return _trees.vary_like(vstate, base_key)
 
@@ -189,7 +192,8 @@ class VecEnv:
             state, _ = self._fill(moved.state, moved.base_key, moved.episode, done, done)
         else:
             if self.reset_mode == "pool":
-                pool, full = self._fill(pool, moved.base_key, moved.episode, ~full, done & ~full)
+                needed = (done | vstate.pool_due) & ~full
+                pool, full = self._fill(pool, moved.base_key, moved.episode, ~full, needed)
             state = where(done, pool, moved.state)
             full = full & ~done if self.reset_mode == "pool" else full
         moved = moved.replace(
@@ -198,20 +202,18 @@ class VecEnv:
             episode=moved.episode + done.astype(jnp.int32),
             pool=pool,
             pool_full=full,
+            pool_due=jnp.zeros_like(full),
         )
         return _trees.vary_like(moved, moved.base_key)
 
     def refill(self, vstate: VecState) -> VecState:
-        """Fill the empty slots of the pool with real resets. Call it once a rollout.
+        """Have the empty slots of the pool filled, by real resets, at the next step. Call it once a rollout.
 
-        Changes no result: a slot that is empty when its world needs it is filled then. Filling them together is
-        cheaper. The identity unless ``reset="pool"``.
+        It changes no result: a slot that is empty when its world needs it is filled then. Filling them together is
+        cheaper. It only leaves a note for ``step``, so that a program holds the code of a reset once, not twice: resets
+        take long to compile. The identity unless ``reset="pool"``.
         """
-        if self.reset_mode != "pool":
-            return vstate
-        empty = ~vstate.pool_full
-        pool, full = self._fill(vstate.pool, vstate.base_key, vstate.episode, empty, empty)
-        return vstate.replace(pool=pool, pool_full=full)
+        return vstate.replace(pool_due=~vstate.pool_full) if self.reset_mode == "pool" else vstate
 
     def _advance(self, old: VecState, action: Any) -> VecState:
         """One world: the step, time limit, guard and statistics; no reset."""

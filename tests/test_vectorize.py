@@ -17,6 +17,7 @@ from mjxlab.envs import State, fresh_state, spaces, vectorize
 from mjxlab.envs._pool import block_size
 from mjxlab.envs.vectorize import VecState
 from mjxlab.errors import ConfigError
+from mjxlab.physics import where
 
 N, T, LIMIT = 8, 160, 7
 NEVER = 2**30
@@ -88,11 +89,13 @@ def actions(worlds: int = N) -> np.ndarray:
 def rollout(vec: Any, vstate: VecState, a: Any, refill_every: Any = NEVER) -> Any:
     """The VecState after every step, time first, without the pool (whose idle slots hold what they like)."""
 
+    n = vstate.base_key.shape[0]
+
     def one(vstate: VecState, at: Any) -> Any:
         t, action = at
-        vstate = jax.lax.cond(t % refill_every == refill_every - 1, vec.refill, lambda v: v, vstate)
+        vstate = where(jnp.broadcast_to(t % refill_every == refill_every - 1, (n,)), vec.refill(vstate), vstate)
         vstate = vec.step(vstate, action)
-        return vstate, vstate.replace(pool=None, pool_full=None)
+        return vstate, vstate.replace(pool=None, pool_full=None, pool_due=None)
 
     return jax.lax.scan(one, vstate, (jnp.arange(len(a), dtype=jnp.int32), a))[1]
 
@@ -226,7 +229,7 @@ class Wobble(Walk):
     """A walk with irrational numbers in it, whose last bits depend on how a program is compiled."""
 
     def reset(self, key: jax.Array) -> State:
-        x = jax.random.normal(key, (2,))
+        x = 4 * jax.random.uniform(key, (2,)) - 2
         return self.state(jnp.sin(3 * x) / jnp.sqrt(1 + x**2), jax.random.fold_in(key, 1), jnp.exp(x))
 
     def step(self, state: State, action: jax.Array) -> State:
@@ -311,7 +314,7 @@ def test_no_reset_is_computed_without_need() -> None:
     seeds, n, block = 2, 64, block_size(128)
     env = Counted()
     vec = vectorize(env, n, episode_length=1000)
-    reset, step, refill = (jax.jit(jax.vmap(f)) for f in (vec.reset, vec.step, vec.refill))
+    reset, step = (jax.jit(jax.vmap(f)) for f in (vec.reset, vec.step))
 
     def resets(f: Any, *args: Any) -> tuple[int, Any]:
         env.words.clear()
@@ -330,11 +333,12 @@ def test_no_reset_is_computed_without_need() -> None:
     count, after = resets(step, calm, one)
     assert count == block and after.done.sum() == 1  # the pool was empty: its block, which then is full but for it
     assert after.pool_full.sum() == block - 1
-    count, full = resets(refill, calm)
-    assert count == seeds * n and full.pool_full.all()
+    count, full = resets(step, vec.refill(calm), still)
+    assert count == seeds * n and full.pool_full.all() and not full.pool_due.any()
+    full = full.replace(state=calm.state)
     count, after = resets(step, full, one)
     assert count == 0 and after.done.sum() == 1  # the pool was full
-    count, after = resets(refill, after)
+    count, after = resets(step, vec.refill(after.replace(state=calm.state)), still)
     assert count == block and after.pool_full.all()
 
 
