@@ -81,3 +81,33 @@ CRAMPED = """
   </worldbody>
 </mujoco>
 """
+
+# Every joint type, every primitive geom, a tendon: for the constants that MuJoCo derives from model fields.
+CHAIN = """
+<mujoco model="chain">
+  <option timestep="0.005" iterations="4" ls_iterations="6"/>
+  <default><geom contype="0" conaffinity="0"/></default>
+  <worldbody>
+    <geom name="floor" type="plane" size="5 5 .1"/>
+    <body name="base" pos="0 0 1">
+      <freejoint/>
+      <geom name="ellipsoid" type="ellipsoid" size=".1 .2 .15"/>
+      <body name="upper" pos=".2 0 0">
+        <joint name="ball" type="ball"/>
+        <geom name="capsule" type="capsule" fromto="0 0 0 .2 .1 0" size=".04"/>
+        <body name="lower" pos=".3 0 0">
+          <joint name="hinge" axis="0 1 1" armature=".02"/>
+          <geom name="cylinder" type="cylinder" fromto="0 0 0 .1 0 .2" size=".05"/>
+          <body name="slider" pos=".1 0 .1">
+            <joint name="slide" type="slide" axis="1 0 .5"/>
+            <geom name="box" type="box" size=".05 .07 .03" pos=".02 0 .01"/>
+          </body>
+        </body>
+      </body>
+    </body>
+    <body name="post" pos="1 1 0"><geom name="sphere" size=".3"/></body>
+  </worldbody>
+  <tendon><fixed name="pull"><joint joint="hinge" coef=".5"/><joint joint="slide" coef="-2"/></fixed></tendon>
+  <actuator><motor joint="hinge" gear="3"/><motor tendon="pull" gear="2"/></actuator>
+</mujoco>
+"""

@@ -18,6 +18,8 @@ import mujoco
 import numpy as np
 from jaxtyping import Array, Float
 
+from mjxlab._compat import lenient
+
 _G = mujoco.mjtGeom
 _MINVAL = mujoco.mjMINVAL
 
@@ -86,7 +88,8 @@ def constants(mjx: Any, host: mujoco.MjModel, model: Any, blank: Any, fields: It
         changes["body_subtreemass"] = subtree_mass(host, model.body_mass)
         model = model.tree_replace({"body_subtreemass": changes["body_subtreemass"]})
     if names & _INERTIAL and host.nv:
-        changes |= _weights(mjx, host, model, blank)
+        with lenient():
+            changes |= _weights(mjx, host, model, blank)
     return {name: value for name, value in changes.items() if name not in names}  # the caller's own values win
 
 

@@ -77,7 +77,8 @@ class MjxEngine(Engine):
             text = " ".join(str(error).split())
             raise ModelError(f"engine {self.kind!r} cannot run this model: {text}; use kind='mujoco'") from None
         for name in self.outputs:
-            if _find(data, name) is None:
+            found = _find(data, name)
+            if found is None or np.size(found) != self.specs[name].size:  # MJX stores some in another form
                 raise EngineError(f"outputs: engine {self.kind!r} has no {name!r}; use kind='mujoco'")
 
     def _put(self, fields: Iterable[str]) -> tuple[Any, Any, Any]:

@@ -122,11 +122,26 @@ def payload(model: mujoco.MjModel, body: int, extra: Scalar) -> Fields:
 
 
 def centre_of_mass(key: Key[Array, ""], model: mujoco.MjModel, size: Scalar, *, bodies: Ids = None) -> Fields:
-    """``body_ipos`` moved by up to ``size`` metres along each axis."""
+    """``body_ipos`` moved by up to ``size`` metres along each axis.
+
+    Args:
+      bodies: None for all that allow it. MuJoCo compiles a shortcut into a body whose inertia lies in its own frame
+        (a free ball or box); write ``simple="false"`` on it in the MJCF to move its centre of mass.
+
+    Raises:
+      ConfigError: a body was compiled with the shortcut.
+    """
     old = field(model, "body_ipos")
+    if bodies is None:
+        bodies = np.flatnonzero((model.body_simple == 0) & (np.arange(model.nbody) > 0))
+    for body in bodies:
+        if model.body_simple[body]:
+            raise ConfigError(
+                f"bodies: {model.body(int(body)).name!r} is compiled as simple; write simple='false' on it in the MJCF"
+            )
     size = jnp.asarray(size, old.dtype)
     moved = old + jax.random.uniform(key, old.shape, old.dtype, -size, size)
-    return {"body_ipos": _select(old, moved, bodies if bodies is not None else range(1, model.nbody))}
+    return {"body_ipos": _select(old, moved, bodies)}
 
 
 def friction(
