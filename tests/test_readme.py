@@ -23,7 +23,7 @@ def test_python_blocks_run_in_order(run_python, tmp_path: pathlib.Path) -> None:
 
 def test_links_lead_somewhere() -> None:
     targets = re.findall(r"\]\(([^)#]+)\)", README)
-    missing = [t for t in targets if "://" not in t and not (ROOT / t).exists() and not t.startswith("docs/img/")]
+    missing = [t for t in targets if "://" not in t and not (ROOT / t).exists()]
     assert missing == []
 
 

@@ -130,11 +130,17 @@ def train(agent: str, env_name: str, module: Any, options: Any, config: Any) -> 
     _write(folder / EVALUATION, json.dumps({"step": steps, **figures}, indent=1) + "\n")
     left = [name for name in ("curve.png",) if (folder / name).exists()]
     if options.gif:
-        frames, fps = play.film(env, learner, state, options.seed + 2)
-        play.save_gif(folder / "policy.gif", frames, fps)
-        left.append("policy.gif")
+        picture = folder / "policy.gif"
+        if not _is_newer(picture, folder / "checkpoints"):
+            print(f"drawing {picture} …", flush=True)
+            play.save_gif(picture, *play.film(env, learner, state, options.seed + 2))
+        left.append(picture.name)
     print(f"{folder}: {', '.join([*left, 'metrics.jsonl', 'checkpoints'])}")
     return 0
+
+
+def _is_newer(path: pathlib.Path, than: pathlib.Path) -> bool:
+    return path.exists() and path.stat().st_mtime >= than.stat().st_mtime
 
 
 def _last_evaluation(history: Any, steps: int) -> dict[str, Any] | None:
