@@ -26,6 +26,7 @@ from mjxlab.rl.ppo import (
     memory_bytes,
     policy,
     prepare,
+    see,
 )
 from mjxlab.rl.ppo_config import Config, field_names
 
@@ -43,6 +44,7 @@ __all__ = [
     "policy",
     "prepare",
     "presets",
+    "see",
 ]
 
 #: Settings per environment, where the defaults were not good enough. ``total_updates`` is a run's usual length.

@@ -38,26 +38,50 @@ CONFIG = ppo.Config(
 ENV = fast.Fast()
 
 
-@functools.cache
+TRACES: list[ppo.Config] = []
+
+
 def learner(config: ppo.Config = CONFIG):
-    made = ppo.make(ENV, config)
-    return jax.jit(made.init), jax.jit(made.update)
+    return _learner(config)
 
 
 @functools.cache
-def second_state(config: ppo.Config = CONFIG):
+def _learner(config: ppo.Config):
+    made = ppo.make(ENV, config)
+
+    def update(state, key):
+        TRACES.append(config)
+        return made.update(state, key, None)
+
+    return jax.jit(made.init), jax.jit(update)
+
+
+@functools.cache
+def second_state():
     """A state whose observation statistics are not the fresh ones."""
-    init, update = learner(config)
-    return update(init(jax.random.key(0)), jax.random.key(1), None)[0]
+    init, update = learner()
+    return update(init(jax.random.key(0)), jax.random.key(1))[0]
 
 
 def collected(config: ppo.Config = CONFIG):
-    state = second_state(config)
+    return _collected(config)
+
+
+@functools.cache
+def _collected(config: ppo.Config):
+    """What the update from ``second_state`` with key 2 collects."""
+    state = second_state()
     vec = vectorize(ENV, config.num_envs, episode_length=config.episode_length)
     networks = ppo.make_networks(ENV, config)
     rollout_key, _ = jax.random.split(jax.random.key(2))
-    worlds, transitions = jax.jit(lambda s, k: ppo.collect(vec, networks, config, s, k))(state, rollout_key)
-    samples = ppo.prepare(networks, config, state.params, state.normaliser, transitions, worlds.obs, 1.0)
+
+    @jax.jit
+    def both(state, key):
+        worlds, transitions = ppo.collect(vec, networks, config, state, key)
+        samples = ppo.prepare(networks, config, state.params, state.normaliser, transitions, worlds.obs, 1.0)
+        return worlds, transitions, samples
+
+    worlds, transitions, samples = both(state, rollout_key)
     return state, networks, worlds, transitions, samples
 
 
@@ -82,7 +106,7 @@ def test_the_loss_sees_what_the_rollout_saw() -> None:
     assert float(parts["kl"]) < 1e-8
     assert float(parts["clip_fraction"]) == 0
     _, update = learner()
-    after, metrics = update(state, jax.random.key(2), None)
+    after, metrics = update(state, jax.random.key(2))
     assert float(metrics["kl"]) < 1e-8
     # the statistics have moved afterwards, by this rollout's observations exactly
     expected = normalise.update(state.normaliser, transitions.obs)
@@ -113,7 +137,7 @@ def test_value_targets_are_the_gae_returns_and_bootstrap_from_final_obs() -> Non
 
 def test_gradients_are_clipped_by_their_global_norm() -> None:
     init, update = learner()
-    _, metrics = update(init(jax.random.key(0)), jax.random.key(1), None)
+    _, metrics = update(init(jax.random.key(0)), jax.random.key(1))
     assert float(metrics["grad_norm"]) > 0.01
     # after one step Adam's first moment is 0.1 times the clipped gradient
     state = second_state()
@@ -124,23 +148,24 @@ def test_gradients_are_clipped_by_their_global_norm() -> None:
 def test_the_step_counter_does_not_overflow() -> None:
     _, update = learner()
     state = second_state().replace(env_steps=Counter.of(2**32 - 20))
-    state, metrics = update(state, jax.random.key(2), None)
+    state, metrics = update(state, jax.random.key(2))
     assert int(metrics["env_steps"]) == int(state.env_steps) == 2**32 - 20 + 48
 
 
 def test_a_gradient_that_is_not_finite_changes_nothing_and_is_counted() -> None:
-    state = second_state()
-    _, update = learner()
-    broken = ppo.make(ENV, CONFIG.replace(reward_scale=float("inf")))
-    after, metrics = jax.jit(broken.update)(state, jax.random.key(2), None)
+    sound, (_, update) = second_state(), learner()
+    broken = sound.replace(params=jax.tree.map(jnp.copy, sound.params))
+    broken.params["params"]["value_head"]["bias"] = jnp.array([jnp.inf])
+    after, metrics = update(broken, jax.random.key(2))
     assert int(metrics["skipped_updates"]) == 1
     for name in ("params", "opt_state"):
-        for a, b in zip(jax.tree.leaves(getattr(state, name)), jax.tree.leaves(getattr(after, name)), strict=True):
+        for a, b in zip(jax.tree.leaves(getattr(broken, name)), jax.tree.leaves(getattr(after, name)), strict=True):
             np.testing.assert_array_equal(a, b)
-    # and the run goes on
-    _, metrics = update(after, jax.random.key(3), None)
+    # and once the cause is gone the run goes on
+    after, metrics = update(after.replace(params=sound.params), jax.random.key(3))
     assert int(metrics["skipped_updates"]) == 1
     assert np.isfinite(metrics["grad_norm"])
+    assert not np.array_equal(jax.tree.leaves(after.params)[0], jax.tree.leaves(sound.params)[0])
 
 
 def test_a_world_that_is_not_finite_does_not_reach_the_parameters() -> None:
@@ -159,21 +184,14 @@ def test_a_world_that_is_not_finite_does_not_reach_the_parameters() -> None:
 
 
 def test_same_seed_same_bits_and_one_trace() -> None:
-    traces = []
-    made = ppo.make(ENV, CONFIG)
-
-    def counted(state, key):
-        traces.append(1)
-        return made.update(state, key, None)
-
-    update = jax.jit(counted)
+    init, update = learner()
     runs = []
     for _ in range(2):
-        state = learner()[0](jax.random.key(0))
+        state = init(jax.random.key(0))
         for seed in range(3):
             state, metrics = update(state, jax.random.key(seed))
         runs.append(jax.tree.leaves((state.params, metrics)))
-    assert len(traces) == 1
+    assert TRACES.count(CONFIG) == 1  # of all the calls in this module
     for a, b in zip(*runs, strict=True):
         np.testing.assert_array_equal(a, b)
 
@@ -188,7 +206,7 @@ def test_seeds_and_hyperparameters_in_one_program() -> None:
         stacked, jax.tree.map(lambda *x: jnp.stack(x), *states), keys
     )
     for i, config in enumerate(configs):
-        alone, expected = jax.jit(ppo.make(ENV, config).update)(states[i], keys[i], None)
+        alone, expected = learner(config)[1](states[i], keys[i])
         for name in ("loss", "entropy", "reward", "lr", "grad_norm"):
             np.testing.assert_allclose(metrics[name][i], expected[name], rtol=2e-4, atol=1e-6, err_msg=name)
         for a, b in zip(jax.tree.leaves(together.params), jax.tree.leaves(alone.params), strict=True):
@@ -249,7 +267,7 @@ def test_schedules() -> None:
     np.testing.assert_allclose(jax.vmap(lambda f: schedule("constant", f, 0.0))(at), 1.0)
     _, update = learner()
     state = second_state().replace(update=jnp.int32(50))
-    np.testing.assert_allclose(update(state, jax.random.key(0), None)[1]["lr"], 0.5 * 3e-4, rtol=1e-5)
+    np.testing.assert_allclose(update(state, jax.random.key(0))[1]["lr"], 0.5 * 3e-4, rtol=1e-5)
 
 
 def test_step_size_follows_the_kl() -> None:

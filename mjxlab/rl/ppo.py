@@ -48,6 +48,7 @@ __all__ = [
     "memory_bytes",
     "policy",
     "prepare",
+    "see",
 ]
 
 
@@ -382,4 +383,4 @@ def _epochs(
 def _adapt(factor: Array, kl: Array, target: Scalar) -> Array:
     """The step size follows the KL (as in rsl_rl): smaller above twice the target, larger below half of it."""
     change = jnp.where(kl > 2 * target, 1 / 1.5, jnp.where(kl < target / 2, 1.5, 1.0))
-    return jnp.clip(factor * change.astype(factor.dtype), 1e-2, 1e2)
+    return jnp.clip(factor * change.astype(factor.dtype), 1e-2, 10)

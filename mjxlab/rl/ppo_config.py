@@ -41,7 +41,8 @@ class Config:
       adam_eps: Adam's epsilon.
       max_grad_norm: bound on the gradient's global norm; None for none.
       target_kl: if set, the step size is divided by 1.5 after a minibatch whose KL to the rollout's policy is above
-        twice this, and multiplied by 1.5 after one below half of it (never beyond [1e-2, 1e2] times the schedule).
+        twice this, and multiplied by 1.5 after one below half of it (within 0.01 to 10 times the schedule: a policy
+        that has become certain has no KL left, and would raise it for ever).
       discount, gae_lambda: of the advantages.
       clip: of the probability ratio. value_clip: of the value's move (None: not clipped).
       value_coef: weight of the value loss.
