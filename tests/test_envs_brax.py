@@ -1,47 +1,28 @@
 """The tasks that are Brax's: the robots' constants, and transitions from the same state under the same action.
 
-Brax is run live (``backend="mjx"``); nothing here is a stored result. Tolerances are stated per environment: what is left
-is float32 in Brax against float64 in C, amplified where feet strike the floor.
+Brax runs live (``backend="mjx"``); nothing here is a stored result. The comparison itself, and the tolerances, are in
+``benchmarks/brax_parity.py``.
 """
 
 from __future__ import annotations
 
+import importlib.util
 import os
+import pathlib
 import warnings
 from xml.etree import ElementTree
 
-import jax
-import jax.numpy as jnp
 import mujoco
 import numpy as np
 import pytest
 
 import mjxlab
-from mjxlab import physics
-from mjxlab._compat import lenient
 
-BRAX = {
-    "ant": "ant",
-    "half_cheetah": "halfcheetah",
-    "hopper": "hopper",
-    "walker": "walker2d",
-    "humanoid": "humanoid",
-    "inverted_double_pendulum": "inverted_double_pendulum",
-    "reacher": "reacher",
-}
-# largest difference of an observation, relative to 1 + |observation|, and of a reward, over one control step
-TOLERANCE = {
-    "ant": 5e-5,
-    "half_cheetah": 5e-5,
-    "hopper": 1e-5,
-    "walker": 2e-4,
-    "humanoid": 1e-4,
-    "inverted_double_pendulum": 1e-5,
-    "reacher": 1e-6,
-}
-STEPS, WORLDS = 6, 8
-# jax 0.10's CPU compiler is slow on kinematic chains with this on; a speed setting, no more
-QUICK = {"xla_cpu_use_fusion_emitters": False}
+_PATH = pathlib.Path(__file__).resolve().parent.parent / "benchmarks" / "brax_parity.py"
+_SPEC = importlib.util.spec_from_file_location("brax_parity", _PATH)
+brax_parity = importlib.util.module_from_spec(_SPEC)
+_SPEC.loader.exec_module(brax_parity)
+BRAX = brax_parity.BRAX
 
 
 def _brax_model(name):
@@ -108,85 +89,24 @@ def _touching(model):
     return sorted(rows)
 
 
-def _brax_env(name):
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        import brax.envs
-
-        return brax.envs.get_environment(BRAX[name], backend="mjx")
-
-
-def _brax_start(brax_env, name, qpos, qvel):
-    """A Brax state at the given positions and velocities; its own ``reset`` would draw them."""
-    from brax.envs.base import State
-
-    inner = brax_env.pipeline_init(qpos, qvel)
-    zero = jnp.zeros(())
-    keys = {
-        "ant": "reward_forward reward_survive reward_ctrl reward_contact x_position y_position distance_from_origin "
-        "x_velocity y_velocity forward_reward",
-        "half_cheetah": "x_position x_velocity reward_ctrl reward_run",
-        "hopper": "reward_forward reward_ctrl reward_healthy x_position x_velocity",
-        "walker": "reward_forward reward_ctrl reward_healthy x_position x_velocity",
-        "humanoid": "forward_reward reward_linvel reward_quadctrl reward_alive x_position y_position "
-        "distance_from_origin x_velocity y_velocity",
-        "reacher": "reward_dist reward_ctrl",
-    }.get(name, "")
-    still = (jnp.zeros(brax_env.sys.act_size()),) if name == "humanoid" else ()
-    return State(inner, brax_env._get_obs(inner, *still), zero, zero, dict.fromkeys(keys.split(), zero))
-
-
-def _parity(name, kind):
-    """Largest errors over a few control steps of ours against Brax's, each from Brax's own state."""
-    env, theirs = mjxlab.make(name, engine=kind), _brax_env(name)
-    keys = jax.random.split(jax.random.key(11), WORLDS)
-    pose = jax.vmap(env.reset_pose)(keys)
-    qpos, qvel = pose["qpos"], pose["qvel"]
-    if name == "reacher":
-        target = pose["mocap_pos"][:, 0, :2]
-        qpos, qvel = jnp.concatenate([qpos, target], 1), jnp.concatenate([qvel, 0 * target], 1)
-    actions = jax.random.uniform(jax.random.key(12), (STEPS, WORLDS, *env.action_space.shape), minval=-1.0, maxval=1.0)
-
-    def roll(state, step):
-        def one(state, action):
-            state = jax.vmap(step)(state, action)
-            done = state.terminated if hasattr(state, "terminated") else state.done > 0.5
-            return state, (state.obs, state.reward, done)
-
-        return jax.lax.scan(one, state, actions)[1]
-
-    with lenient(), warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-
-        def brax_run(qpos, qvel):
-            start = jax.vmap(lambda p, v: _brax_start(theirs, name, p, v))(qpos, qvel)
-            # the carry of a scan keeps its types; Brax's first state has a float or two of another kind
-            return start.obs, roll(jax.tree.map(lambda x: x + jnp.zeros_like(x), start), theirs.step)
-
-        first, (obs, reward, done) = jax.jit(brax_run, compiler_options=QUICK)(qpos, qvel)
-
-    def our_run(pose):
-        start = jax.vmap(lambda p: env.start(jax.random.key(0), **p))(pose)
-        return start.obs, roll(start, env.step)
-
-    our_first, (our_obs, our_reward, our_done) = physics.jit(our_run)(pose)
-    np.testing.assert_allclose(np.asarray(our_first), np.asarray(first), rtol=1e-5, atol=1e-5)
-    error = np.abs(np.asarray(our_obs) - np.asarray(obs)) / (1 + np.abs(np.asarray(obs)))
-    gap = np.abs(np.asarray(our_reward) - np.asarray(reward))
-    assert (np.asarray(our_done) == np.asarray(done)).all()
-    return error.max(axis=(1, 2)), gap.max(axis=1)
-
-
-def _check(name, kind):
-    error, gap = _parity(name, kind)
-    # the first step starts from equal bits; after it, differences grow with each contact
-    growth = np.array([1, 2, 4, 8, 16, 32])[:STEPS]
-    assert (error < TOLERANCE[name] * growth).all(), error
-    assert (gap < TOLERANCE[name] * growth).all(), gap
+def _check(name, engine, worlds=32):
+    complaints = brax_parity.excess(name, brax_parity.parity(name, engine, worlds))
+    assert not complaints, complaints
 
 
 def test_ant_steps_as_brax_does():
     _check("ant", "mujoco")
+
+
+def test_a_wrong_reward_or_end_would_be_noticed():
+    errors = {
+        "first": np.zeros(2),
+        "obs": np.zeros(2),
+        "reward": np.array([0.0, 1e-3]),
+        "ends": np.array([False, True]),
+    }
+    assert len(brax_parity.excess("ant", errors)) == 2
+    assert brax_parity.excess("ant", errors | {"reward": np.array([np.nan]), "ends": np.zeros(1, bool)})
 
 
 @pytest.mark.slow

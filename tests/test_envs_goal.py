@@ -138,7 +138,7 @@ def test_shortest_ways_equal_a_search_over_a_grid():
     searched = np.array([best[c] for c in chosen])
     # a grid's way is at most 3 % longer than the straight one, and its corners are cut by half a cell at most
     assert (ours <= searched + 0.05).all() and (searched <= 1.03 * ours + 0.12).all()
-    assert ours.max() > 5  # round the wall and all the way back
+    assert ours.max() > 4.5  # round the wall and back: straight through it would be 2.5 at most
 
 
 @pytest.mark.parametrize(
