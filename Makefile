@@ -54,7 +54,8 @@ format: $(VENV)/.installed-dev
 	@$(BIN)/ruff format .
 
 bench: $(VENV)/.installed-dev
-	@for script in benchmarks/bench_*.py; do echo "== $$script"; $(BIN)/python $$script || exit 1; done
+	@$(BIN)/python benchmarks/physics.py
+	@$(BIN)/python benchmarks/ppo_brax.py speed
 
 clean:
 	@rm -rf build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import pathlib
 import re
+import shutil
 import subprocess
 import sys
 import sysconfig
@@ -102,9 +103,14 @@ def test_modules_are_short() -> None:
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
-    folder = tmp_path_factory.mktemp("wheel")
+    """Built from a copy, so that neither old files in build/ nor another worker can interfere."""
+    folder, copy = tmp_path_factory.mktemp("wheel"), tmp_path_factory.mktemp("source")
+    for path in [*tracked(), *(ROOT / name for name in ("pyproject.toml", "README.md", "LICENSE"))]:
+        target = copy / path.relative_to(ROOT)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(path, target)
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "wheel", "-qq", "--no-deps"]
-    subprocess.run([*pip, "--no-build-isolation", "-w", str(folder), str(ROOT)], check=True)
+    subprocess.run([*pip, "--no-build-isolation", "-w", str(folder), str(copy)], check=True)
     (built,) = folder.glob("*.whl")
     return built
 
