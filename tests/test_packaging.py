@@ -39,7 +39,11 @@ SOURCES = [path for path in tracked() if path.suffix == ".py"]
 
 
 def test_every_package_is_listed() -> None:
-    found = {shipped_as(path.parent).replace("/", ".") for path in SOURCES if path.name == "__init__.py"}
+    found = {
+        shipped_as(path).removesuffix("/__init__.py").replace("/", ".")
+        for path in SOURCES
+        if path.name == "__init__.py"
+    }
     assert found == set(PROJECT["tool"]["setuptools"]["packages"])
 
 
