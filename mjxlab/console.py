@@ -8,7 +8,7 @@ from typing import IO, Any, cast
 
 from mjxlab.sinks import RunInfo, Sink, shown
 
-_FIRST = ("episode_return", "success", "loss", "episode_length")
+_FIRST = ("return_mean", "episode_return", "success", "loss", "return_std", "episode_length")
 SHOWN = 3  # metrics beside the bar
 
 
@@ -55,7 +55,9 @@ class Console(Sink):
         self._latest.update(metrics)
         self._step = max(self._step, step)
         if evaluated:
-            facts = " · ".join(f"{k.removeprefix('eval/')} {shown(v)}" for k, v in evaluated.items())
+            first = [f"eval/{name}" for name in _FIRST if f"eval/{name}" in evaluated]
+            names = [*first, *(k for k in evaluated if k not in first)]
+            facts = " · ".join(f"{k.removeprefix('eval/')} {shown(evaluated[k])}" for k in names)
             self.message(f"step {step:,} · evaluation · {facts}")
 
     def flush(self, sync: bool = False) -> None:

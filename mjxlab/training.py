@@ -107,6 +107,8 @@ class _Signals:
         if self.seen is not None and number == signal.SIGINT:
             raise KeyboardInterrupt
         self.seen = signal.Signals(number).name
+        if number == signal.SIGINT:  # not by print, which the signal may have interrupted
+            os.write(2, b"\nstopping after this call; once more to leave at once, unsaved\n")
 
     def __exit__(self, *_: object) -> None:
         for number, handler in self._old.items():

@@ -279,7 +279,7 @@ def test_header_says_what_runs_on_what(tmp_path):
         "engine none · reset pool · 2 cpu devices · 1 process · matmul float32",
         f"compilation cache {cache.enable()}",
         "compiled in ",
-        "step 4 · evaluation · draw ",
+        "step 4 · evaluation · return_mean -",
         "step 4/4 · 100%",
     ):
         assert part in out, out
