@@ -16,7 +16,7 @@ from mjxlab.envs import _trees, spaces
 from mjxlab.envs.base import State, env_name
 from mjxlab.envs.vectorize import is_finite
 from mjxlab.errors import ConfigError, MjxlabError
-from mjxlab.physics import Data
+from mjxlab.physics import Data, jit
 
 
 def check_env(
@@ -87,8 +87,8 @@ class _Check:
 
     def __post_init__(self) -> None:
         # once each, since compiling is what a check spends its time on
-        self.reset = jax.jit(lambda key: self.env.reset(key))
-        self.step = jax.jit(lambda state, action: self.env.step(state, action))
+        self.reset = jit(lambda key: self.env.reset(key))
+        self.step = jit(lambda state, action: self.env.step(state, action))
 
     def fail(self, message: str, cause: BaseException | None = None) -> NoReturn:
         raise ConfigError(f"check_env({env_name(self.env)}): {message}") from cause
@@ -270,7 +270,6 @@ class _Check:
             sound = jax.vmap(lambda s: (is_finite(s), _finite_leaves(_numbers(s))))(state)
             return (state, over | state.terminated | state.truncated), (state.obs, sound, ~over)
 
-        @jax.jit
         def run(keys: jax.Array, action: Any, noise: jax.Array) -> Any:
             start = jax.vmap(self.env.reset)(keys)
             first = jax.vmap(self.env.step)(start, action)
@@ -280,7 +279,7 @@ class _Check:
         keys, noise = (jax.random.fold_in(self.key, i) for i in (6, 7))
         keys = jax.random.split(keys, worlds)
         action = jax.vmap(self.action)(jax.random.split(noise, worlds))
-        start, first, (obs, (sound, parts), live) = self.call("step", run, keys, action, noise)
+        start, first, (obs, (sound, parts), live) = self.call("step", jit(run), keys, action, noise)
         for i in range(min(3, worlds)):
             before, after, push = _world((start, first, action), i)
             self.agree("reset under vmap", before, "of one world", self.call("reset", self.reset, keys[i]))
