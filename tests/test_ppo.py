@@ -199,7 +199,7 @@ def test_same_seed_same_bits_and_one_trace() -> None:
 def test_seeds_and_hyperparameters_in_one_program() -> None:
     configs = [CONFIG, CONFIG.replace(lr=3e-3, discount=0.5, entropy_cost=0.1, clip=0.1)]
     keys = jax.random.split(jax.random.key(4), 2)
-    init, update = learner()
+    init, _ = learner()
     states = [init(k) for k in keys]
     stacked = jax.tree.map(lambda *x: jnp.stack([jnp.asarray(a) for a in x]), *configs)
     together, metrics = jax.jit(jax.vmap(lambda c, s, k: ppo.make(ENV, c).update(s, k, None)))(

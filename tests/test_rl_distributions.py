@@ -61,7 +61,9 @@ def test_tanh_normal_entropy_is_unbiased() -> None:
 
 def test_log_probabilities_stay_finite_far_out() -> None:
     x = jnp.array([0.0, 5.0, -50.0, 1e4])
-    np.testing.assert_allclose(log_det_tanh(x), 2 * (np.log(2) - np.abs(x) - np.log1p(np.exp(-2 * np.abs(x)))), rtol=1e-5, atol=1e-7)
+    np.testing.assert_allclose(
+        log_det_tanh(x), 2 * (np.log(2) - np.abs(x) - np.log1p(np.exp(-2 * np.abs(x)))), rtol=1e-5, atol=1e-7
+    )
     far = TanhNormal(jnp.array([30.0]), jnp.array([1e-3]))
     assert np.isfinite(far.log_prob_squashed(jnp.array([30.0])))
     assert np.isfinite(far.log_prob_action(jnp.array([1.0])))

@@ -37,7 +37,9 @@ def test_rollout_equals_stepping_by_hand() -> None:
         action, raw, _ = noisy(obs, world_keys(key, 4, t))
         vstate = vec.step(vstate, action)
         np.testing.assert_allclose(transitions.obs[t], obs, rtol=1e-5, atol=1e-6)
-        np.testing.assert_allclose(transitions.action[t], raw, rtol=1e-5, atol=1e-6)  # raw, not what the environment took
+        np.testing.assert_allclose(
+            transitions.action[t], raw, rtol=1e-5, atol=1e-6
+        )  # raw, not what the environment took
         np.testing.assert_allclose(transitions.reward[t], vstate.reward, rtol=1e-5)
         np.testing.assert_array_equal(transitions.truncated[t], vstate.truncated)
         np.testing.assert_allclose(transitions.final_obs[t], vstate.final_obs, rtol=1e-5, atol=1e-6)

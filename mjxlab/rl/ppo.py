@@ -125,8 +125,10 @@ def collect(
     def act(obs: Any, keys: Array) -> tuple[Any, Any, Any]:
         dist = policy(networks, config, state, obs)
         raw = jax.vmap(lambda d, k: d.sample(k))(dist, keys)
-        squashed = isinstance(dist, distributions.TanhNormal)
-        noise = dist.noise(raw) if squashed else jnp.zeros((raw.shape[0], 0), jnp.result_type(float))
+        if isinstance(dist, distributions.TanhNormal):
+            noise = dist.noise(raw)
+        else:
+            noise = jnp.zeros((raw.shape[0], 0), jnp.result_type(float))
         return dist.action(raw), raw, {"log_prob": dist.log_prob(raw), "noise": noise}
 
     # no vec.refill: it changes no result, a step fills its pool when need be, and each use is one more copy of the

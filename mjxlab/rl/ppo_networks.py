@@ -61,14 +61,17 @@ def make_networks(env: Any, config: Config) -> Networks:
         obs = jax.eval_shape(env.reset, key).obs
         return module.init(key, jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), obs))
 
+    def apply(params: Any, x: Any, method: str) -> Any:
+        return jax.vmap(lambda o: module.apply(params, o, method=method))(x)
+
     def policy(params: Any, x: Any, mask: Any = None) -> distributions.Distribution:
-        return distribution(jax.vmap(lambda o: module.apply(params, o, method="policy"))(x), mask)
+        return distribution(apply(params, x, "policy"), mask)
 
     def value(params: Any, x: Any) -> Array:
-        return jax.vmap(lambda o: module.apply(params, o, method="value"))(x)
+        return apply(params, x, "value")
 
     def both(params: Any, x: Any, mask: Any = None) -> tuple[distributions.Distribution, Array]:
-        out, values = jax.vmap(lambda o: module.apply(params, o))(x)
+        out, values = apply(params, x, "__call__")
         return distribution(out, mask), values
 
     return Networks(init, policy, value, both)
