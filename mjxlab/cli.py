@@ -29,7 +29,7 @@ usage: mjxlab COMMAND [arguments] [--debug]
 
 examples:
   mjxlab train ppo arm_reach --gif
-  mjxlab train ppo ant --env-steps 1000000 --run-dir runs/ant --config.learning-rate 3e-4
+  mjxlab train ppo ant --env-steps 1000000 --run-dir runs/ant --config.lr 3e-4
   mjxlab evaluate runs/ant --episodes 100 --engine mjx
   mjxlab render runs/ant --out ant.gif
   mjxlab list envs --tag goal

@@ -84,13 +84,13 @@ def main(words: list[str]) -> int:
 def train(agent: str, env_name: str, module: Any, options: Any, config: Any) -> int:
     """Train, then print how the policy does beside a random one; returns the exit code."""
     import jax
-    import jax.numpy as jnp
 
-    from mjxlab import envs, fit
+    from mjxlab import envs, fit, spmd
     from mjxlab.commands import play
     from mjxlab.policy import random_learner
     from mjxlab.rl.evaluate import make_evaluate
 
+    spmd.initialize()
     env = envs.make(env_name, options.engine)
     engine = getattr(getattr(env, "engine", None), "kind", None)
     steps, config = length(options, config)
@@ -116,9 +116,9 @@ def train(agent: str, env_name: str, module: Any, options: Any, config: Any) -> 
     )
     if history.interrupted is not None:
         return 128 + signal.Signals[history.interrupted]
-    if jax.process_index() != 0:
+    state = _on_one_device(state)  # every process takes part in gathering what is split over them
+    if not spmd.is_main():
         return 0
-    state = jax.tree.map(jnp.asarray, jax.device_get(state))  # from all devices to the first
     setting = (options.eval_episodes, options.seed + 1)
     figures = {
         "trained": _last_evaluation(history, steps) or play.score(env, learner, state, *setting),
@@ -137,6 +137,20 @@ def train(agent: str, env_name: str, module: Any, options: Any, config: Any) -> 
         left.append(picture.name)
     print(f"{folder}: {', '.join([*left, 'metrics.jsonl', 'checkpoints'])}")
     return 0
+
+
+def _on_one_device(state: Any) -> Any:
+    """The state, gathered from all devices of all processes onto the first one of this process."""
+    import jax
+    import jax.numpy as jnp
+
+    from mjxlab import spmd
+
+    def put(x: Any, host: Any) -> Any:
+        here = jnp.asarray(host)
+        return jax.random.wrap_key_data(here, impl=jax.random.key_impl(x)) if spmd.is_key(x) else here
+
+    return jax.tree.map(put, state, spmd.to_host(state))
 
 
 def _is_newer(path: pathlib.Path, than: pathlib.Path) -> bool:
