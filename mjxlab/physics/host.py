@@ -25,7 +25,6 @@ from mjxlab.errors import EngineError
 from mjxlab.physics import names
 
 _ACC = mujoco.mjtStage.mjSTAGE_ACC.value
-_VEL = mujoco.mjtStage.mjSTAGE_VEL.value
 _W = mujoco.mjtWarning
 _BAD = [int(w) for w in (_W.mjWARN_BADQPOS, _W.mjWARN_BADQVEL, _W.mjWARN_BADQACC, _W.mjWARN_BADCTRL)]
 _FULL = [int(w) for w in (_W.mjWARN_CONTACTFULL, _W.mjWARN_CNSTRFULL)]
@@ -148,7 +147,7 @@ class _Slot:
         self.finite = _Reader(np.dtype(bool), (nsim,))
         self.fields = _Fields(host, self.batch, fields, width) if fields else None
         self.inputs: dict[str, tuple[_Reader, np.ndarray]] = {}
-        self.counts = self.batch.warning[:, :, 1]
+        self.sums = np.empty(nsim)
 
     def input(self, name: str) -> tuple[_Reader, np.ndarray]:
         if name not in self.inputs:
@@ -169,20 +168,24 @@ class _Slot:
                 np.copyto(target, reader.at(address))
         if self.fields is not None:
             self.fields.write(operands[first + len(plan.values) :])
-        batch.warning[:] = 0
         if plan.op == "step":
-            # the velocity stage at the end makes positions, velocities and their sensors those of the new state
-            batch.step(nstep=plan.substeps, stage=_VEL)
+            # a stage at the end makes positions, velocities and their sensors those of the new state
+            batch.step(nstep=plan.substeps, stage=self.host.stage)
             ctypes.memmove(results[0], self.address, self.nbytes)
         else:
             ctypes.memmove(results[0], self.address, self.nbytes)
-            batch.forward(stage=_ACC)
-        finite = np.isfinite(self.state).all(axis=1)
-        if self.counts.any():
-            finite &= ~(self.counts[:, _BAD] > 0).any(axis=1)
-            if self.counts[:, _FULL].any():
+            if self.host.start_stage:
+                batch.forward(stage=self.host.start_stage)
+        # a sum is finite only if its terms are; einsum, unlike sum, says nothing of an overflow
+        np.einsum("ij->i", self.state, out=self.sums)
+        finite = self.finite.at(results[1])
+        np.isfinite(self.sums, out=finite)
+        if batch.warning.any():
+            counts = batch.warning[:, :, 1] > 0
+            finite &= ~counts[:, _BAD].any(axis=1)
+            if counts[:, _FULL].any():
                 self.host.warn_full()
-        np.copyto(self.finite.at(results[1]), finite)
+            batch.warning[:] = 0
         for (reader, source), address in zip(self.outputs, results[2:], strict=True):
             if not reader.empty:
                 np.copyto(reader.at(address), source, casting="unsafe")
@@ -199,6 +202,8 @@ class Host:
         if model.nflex:  # the implicit factor of soft bodies depends on the time step
             self.constant_inputs |= {"opt.timestep", "opt.integrator"}
         self.constant_outputs = frozenset(model._setconst_outputs) & frozenset(model._setconst_inputs)
+        self.stage = names.fresh_stage(model, outputs)
+        self.start_stage = _ACC if names.acceleration_outputs(model, outputs) else self.stage
         self.row = self._default_row()
         self._free: dict[tuple[int, tuple[str, ...], int], list[_Slot]] = {}
         self._lock = threading.Lock()
@@ -223,6 +228,7 @@ class Host:
         except mjbatch.SimulationError as error:
             if slot.fields is not None:  # a failed set_const leaves constants half written
                 slot.fields.fresh = True
+            slot.batch.warning[:] = 0
             self._push(key, slot)
             raise EngineError(f"engine 'mujoco': {error}") from None
         self._push(key, slot)  # after any other exception the batch is dropped: its state is unknown

@@ -36,7 +36,7 @@ _ON_DEMAND = {
     "subtree_angmom": {"subtreelinvel", "subtreeangmom"},
 }
 # never computed by a step
-_NEVER = frozenset({"qfrc_inverse", "light_xpos_unused"})
+_NEVER = frozenset({"qfrc_inverse"})
 # computed with accelerations: of the last substep's start, since a step ends after the velocity stage
 _ACCELERATION = frozenset(
     {
@@ -50,6 +50,50 @@ _ACCELERATION = frozenset(
         "cacc",
         "cfrc_int",
         "cfrc_ext",
+    }
+)
+# computed from positions alone
+_POSITION = frozenset(
+    {
+        "xpos",
+        "xquat",
+        "xmat",
+        "xipos",
+        "ximat",
+        "xanchor",
+        "xaxis",
+        "geom_xpos",
+        "geom_xmat",
+        "site_xpos",
+        "site_xmat",
+        "cam_xpos",
+        "cam_xmat",
+        "light_xpos",
+        "light_xdir",
+        "subtree_com",
+        "cdof",
+        "cinert",
+        "ten_J",
+        "ten_length",
+        "actuator_length",
+        "actuator_moment",
+        "ncon",
+    }
+)
+_VELOCITY = frozenset(
+    {
+        "cvel",
+        "cdof_dot",
+        "ten_velocity",
+        "actuator_velocity",
+        "qfrc_bias",
+        "qfrc_passive",
+        "qfrc_spring",
+        "qfrc_damper",
+        "qfrc_gravcomp",
+        "qfrc_fluid",
+        "subtree_linvel",
+        "subtree_angmom",
     }
 )
 _MATRICES = frozenset({"xmat", "ximat", "geom_xmat", "site_xmat", "cam_xmat"})
@@ -98,9 +142,25 @@ def output_spec(model: mujoco.MjModel, name: str) -> Spec:
 
 
 def acceleration_outputs(model: mujoco.MjModel, outputs: Iterable[str]) -> tuple[str, ...]:
-    """The outputs that come from the acceleration stage (``sensordata`` where a sensor of it does)."""
+    """The outputs that come from the acceleration stage (``sensordata`` where a sensor of it does), or may do."""
     sensors = bool((model.sensor_needstage == mujoco.mjtStage.mjSTAGE_ACC).any())
-    return tuple(name for name in outputs if name in _ACCELERATION or (name == "sensordata" and sensors))
+    early = _POSITION | _VELOCITY | set(INPUTS) | (set() if sensors else {"sensordata"})
+    return tuple(name for name in outputs if name not in early)
+
+
+def fresh_stage(model: mujoco.MjModel, outputs: Iterable[str]) -> int:
+    """The last stage (mjtStage) that must run on the new state so that no output is a substep old."""
+    stages = mujoco.mjtStage
+    last = stages.mjSTAGE_NONE.value
+    for name in outputs:
+        if name == "sensordata":
+            early = [int(s) for s in model.sensor_needstage if s != stages.mjSTAGE_ACC]
+            last = max([last, *early])
+        elif name in _POSITION:
+            last = max(last, stages.mjSTAGE_POS.value)
+        elif name not in INPUTS and name not in _ACCELERATION:
+            last = stages.mjSTAGE_VEL.value
+    return last
 
 
 def input_spec(model: mujoco.MjModel, name: str) -> Spec:
