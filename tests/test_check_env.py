@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces as gym_spaces
 
-from mjxlab.envs import State, check_env, fresh_state, make, names, spaces
+from mjxlab.envs import State, check_env, fresh_state, make, spaces
 from mjxlab.errors import ConfigError
 
 
@@ -62,13 +62,9 @@ def test_a_good_one_passes_in_silence() -> None:
         check_env(Good())
 
 
-@pytest.mark.parametrize("name", names("toy"))
+@pytest.mark.parametrize("name", ["fast", "toy_match", "toy_cut"])
 def test_toys_pass(name: str) -> None:
     check_env(make(name), steps=8, worlds=2)
-
-
-def test_a_robot_passes() -> None:
-    check_env(make("reacher_goal"), steps=8, worlds=2)
 
 
 RNG = np.random.default_rng()
@@ -359,5 +355,4 @@ def test_a_key_used_twice_is_a_warning() -> None:
 
 
 def test_what_is_meant_is_accepted() -> None:
-    check_env(FixedParams(), constant_params=True, steps=2, worlds=2)
     check_env(OneStart(), deterministic_reset=True, constant_params=True, steps=2, worlds=2)

@@ -23,22 +23,19 @@ def _compile_quickly() -> Iterator[None]:
     jax.config.update("jax_disable_most_optimizations", False)
 
 
-def follow(env: Any, steps: int, best: bool = True) -> Any:
+def follow(env: Any, steps: int) -> Any:
     """The first observation, then obs, reward, terminated, truncated, final_obs of every step."""
     vec = vectorize(env, WORLDS)
 
-    def one(vstate: Any, key: jax.Array) -> Any:
-        if best:
-            action = jax.vmap(env.best_action)(vstate.obs)
-        else:
-            action = jax.random.uniform(key, (WORLDS, 2), minval=-1, maxval=1)
+    def one(vstate: Any, _: None) -> Any:
+        action = jax.vmap(env.best_action)(vstate.obs)
         vstate = vec.step(vstate, action)
         return vstate, (vstate.obs, vstate.reward, vstate.terminated, vstate.truncated, vstate.final_obs)
 
     @jax.jit
     def run(key: jax.Array) -> Any:
         vstate = vec.reset(key)
-        return vstate.obs, jax.lax.scan(one, vstate, jax.random.split(key, steps))[1]
+        return vstate.obs, jax.lax.scan(one, vstate, None, steps)[1]
 
     return jax.device_get(run(jax.random.key(0)))
 
@@ -94,8 +91,8 @@ def test_fast_is_won_by_going_straight() -> None:
     assert all(distance[int(s) - 1 :, i].max() < 1e-5 for i, s in enumerate(steps))
     assert truncated[-1].all() and not truncated[:-1].any()
     assert np.abs(obs).max() <= 1
-    good, poor = reward.sum(0).mean(), follow(env, env.episode_length, best=False)[1][1].sum(0).mean()
-    assert good > poor + 5
+    # a random policy earns about 1 minus the mean distance of two points in the square, 1.04, at each step
+    assert reward.sum(0).mean() > 20
 
 
 def test_fast_draws_point_and_goal_in_a_picture() -> None:
