@@ -123,16 +123,7 @@ def problem(space: Space, x: Any, name: str = "obs") -> str | None:
         return f"{name} is {value.dtype}; expected {space.dtype}"
     if value.shape != space.shape:
         return f"{name} has shape {value.shape}; expected {space.shape}"
-    low: Any
-    high: Any
-    if isinstance(space, spaces.Box):
-        low, high = space.low, space.high
-    elif isinstance(space, spaces.Discrete):
-        low, high = np.asarray(space.start), np.asarray(space.start + space.n - 1)
-    elif isinstance(space, spaces.MultiDiscrete):
-        low, high = space.start, space.start + space.nvec - 1
-    else:
-        low, high = np.zeros(space.shape), np.ones(space.shape)
+    low, high = _bounds(space)
     slack = 1e-6 * (1 + np.abs(np.where(np.isfinite(low), low, 0))) if kind is np.floating else 0
     bad = (value < low - slack) | (value > high + slack) | (value != value)
     if bad.any():
@@ -140,6 +131,18 @@ def problem(space: Space, x: Any, name: str = "obs") -> str | None:
         where = f"{name}[{', '.join(map(str, at))}]" if at else name
         return f"{where} is {value[at]}; expected a number in [{low[at]}, {high[at]}]"
     return None
+
+
+def _bounds(space: Space) -> tuple[Any, Any]:
+    """Lowest and highest element, entry by entry."""
+    if isinstance(space, spaces.Box):
+        return space.low, space.high
+    if isinstance(space, spaces.Discrete):
+        return np.asarray(space.start), np.asarray(space.start + space.n - 1)
+    if isinstance(space, spaces.MultiDiscrete):
+        start, sizes = (np.asarray(x, np.int64) for x in (space.start, space.nvec))
+        return start, start + sizes - 1
+    return np.zeros(space.shape or ()), np.ones(space.shape or ())
 
 
 def scale_action(action: Float[Array, "..."], low: Any, high: Any) -> Float[Array, "..."]:
