@@ -50,7 +50,7 @@ class ArmReach(_Arm):
     """Bring the tip of the arm within 5 cm of a point in the air, and be there when the episode ends.
 
     Goals fill a box of 0.35 x 0.7 x 0.5 m in front of the arm; a new one for each episode. An action moves the joints'
-    targets by up to 0.06 rad; the joints follow with the stiffness of the real arm's impedance controller.
+    targets by up to 0.06 rad; the joints follow with the stiffness of an impedance controller.
 
     Observation (27): joint angles, joint velocities, joint targets minus angles; tip; goal. Dense reward per step, in
     [-1, 0]: half of -tanh(d / 0.3 m) and half of -tanh(d / 0.05 m), minus 0.01 times the mean squared action.
