@@ -138,7 +138,7 @@ def _bounds(space: Space) -> tuple[Any, Any]:
     if isinstance(space, spaces.Box):
         return space.low, space.high
     if isinstance(space, spaces.Discrete):
-        return np.asarray(space.start), np.asarray(space.start + space.n - 1)
+        return np.asarray(space.start), np.asarray(int(space.start) + int(space.n) - 1)
     if isinstance(space, spaces.MultiDiscrete):
         start, sizes = (np.asarray(x, np.int64) for x in (space.start, space.nvec))
         return start, start + sizes - 1
