@@ -76,7 +76,7 @@ class Rig:
     distance: Any = None
     body: int | None = flax.struct.field(pytree_node=False, default=None)
 
-    def at(self, xpos: Array, xquat: Array) -> Camera:
+    def at(self, xpos: Array | np.ndarray, xquat: Array | np.ndarray) -> Camera:
         """The camera for body positions ``[bodies, 3]`` (metres) and orientations ``[bodies, 4]`` (w first)."""
         dtype = jnp.asarray(self.fovy).dtype
         xpos, xquat = jnp.asarray(xpos, dtype), jnp.asarray(xquat, dtype)

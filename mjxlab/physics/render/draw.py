@@ -18,6 +18,7 @@ from mjxlab.physics.render.intersect import meet, split
 from mjxlab.physics.render.scene import Placed, Scene, make_scene
 from mjxlab.physics.render.shade import View, search, see, shapes
 
+AnyArray = Array | np.ndarray
 REFINED = 4096  # edge pixels that are smoothed at once
 
 
@@ -32,9 +33,9 @@ class Image:
       segmentation: geom id, ``int32[height, width]``; -1 where nothing is hit.
     """
 
-    rgb: Float[Array | np.ndarray, "height width 3"]
-    depth: Float[Array | np.ndarray, "height width"]
-    segmentation: Int[Array | np.ndarray, "height width"]
+    rgb: Float[AnyArray, "height width 3"]
+    depth: Float[AnyArray, "height width"]
+    segmentation: Int[AnyArray, "height width"]
 
     @property
     def uint8(self) -> Any:
@@ -44,10 +45,10 @@ class Image:
 
 def cast(
     scene: Scene,
-    geom_xpos: Array,
-    geom_xmat: Array,
-    origin: Float[Array, "rays 3"],
-    direction: Float[Array, "rays 3"],
+    geom_xpos: AnyArray,
+    geom_xmat: AnyArray,
+    origin: Float[AnyArray, "rays 3"],
+    direction: Float[AnyArray, "rays 3"],
 ) -> tuple[Float[Array, " rays"], Int[Array, " rays"], Float[Array, "rays 3"]]:
     """What rays meet first, as ``mj_ray`` answers it: a range finder in pure JAX.
 
@@ -73,13 +74,13 @@ def cast(
 
 def render(
     scene: Scene,
-    geom_xpos: Array,
-    geom_xmat: Array,
+    geom_xpos: AnyArray,
+    geom_xmat: AnyArray,
     camera: Camera,
     width: int = 320,
     height: int = 240,
     *,
-    lights: tuple[Array, Array] | None = None,
+    lights: tuple[AnyArray, AnyArray] | None = None,
     shadows: bool = True,
     samples: int = 1,
     fog: bool = True,
@@ -109,8 +110,8 @@ def render(
 
 def render_bodies(
     scene: Scene,
-    xpos: Array,
-    xquat: Array,
+    xpos: AnyArray,
+    xquat: AnyArray,
     camera: Rig | Camera,
     width: int = 320,
     height: int = 240,
@@ -128,7 +129,7 @@ def pixels(
     height: int = 64,
     *,
     groups: tuple[int, ...] = (0, 1, 2),
-    meshes: Any = "error",
+    meshes: str = "error",
     **options: Any,
 ) -> Callable[..., Image]:
     """Pixel observations: a pure function ``look(data, fields={}) -> Image`` for one world.
@@ -188,9 +189,7 @@ def render_placed(
         rgb, depth, geom, mark = (a.reshape(blocks * tile, *a.shape[2:])[:count] for a in out)
     if samples > 1:
         rgb = _smooth(view, rgb, mark, width, height, samples)
-    return Image(
-        jnp.clip(rgb, 0, 1).reshape(height, width, 3), depth.reshape(height, width), geom.reshape(height, width)
-    )
+    return Image(rgb.reshape(height, width, 3), depth.reshape(height, width), geom.reshape(height, width))
 
 
 def _through(camera: Camera, index: Array, right: Any, down: Any, width: int, height: int) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable, Mapping
-from typing import Any, Literal
+from typing import Any
 
 import flax.struct
 import jax
@@ -17,6 +17,7 @@ from mjxlab.errors import ConfigError, ModelError
 from mjxlab.physics.render import intersect, textures
 from mjxlab.physics.render.camera import Mount, make_mount, quat_to_mat
 
+AnyArray = Array | np.ndarray
 DIRECTIONAL, SPOT, POINT = "directional", "spot", "point"
 
 
@@ -138,7 +139,7 @@ class Scene:
                 lights[i] = light = light.replace(mount=light.mount.replace(quat=value))  # type: ignore[attr-defined]
         return self.replace(**update, lights=tuple(lights))  # type: ignore[attr-defined]
 
-    def place(self, xpos: Float[Array, "bodies 3"], xquat: Float[Array, "bodies 4"]) -> Placed:
+    def place(self, xpos: Float[AnyArray, "bodies 3"], xquat: Float[AnyArray, "bodies 4"]) -> Placed:
         """Poses of geoms and lights from the bodies' positions (metres) and orientations (unit quaternions, w first).
 
         Every engine gives these two: ask it for the outputs ``"xpos"`` and ``"xquat"``.
@@ -153,7 +154,9 @@ class Scene:
         frames = [light.mount.frame(xpos, xquat) for light in self.lights]
         return Placed(pos, mat, jnp.stack([f[0] for f in frames]), jnp.stack([-f[1][:, 2] for f in frames]))
 
-    def placed(self, geom_xpos: Array, geom_xmat: Array, lights: tuple[Array, Array] | None = None) -> Placed:
+    def placed(
+        self, geom_xpos: AnyArray, geom_xmat: AnyArray, lights: tuple[AnyArray, AnyArray] | None = None
+    ) -> Placed:
         """Poses from the geoms' own (``data.geom_xpos``, ``data.geom_xmat``); lights as given or as in the model's
         initial state."""
         geoms = len(self.bodies)
@@ -183,7 +186,7 @@ def make_scene(
     model: mujoco.MjModel,
     *,
     groups: Iterable[int] = (0, 1, 2),
-    meshes: Literal["error", "box", "skip"] = "error",
+    meshes: str = "error",
     sky: Any = None,
     dtype: Any = None,
 ) -> Scene:
@@ -192,8 +195,8 @@ def make_scene(
     Args:
       model: the MjModel.
       groups: geom groups that are drawn (MuJoCo's viewer draws 0, 1, 2).
-      meshes: what to do with meshes, height fields and SDFs, which the ray caster does not know: refuse them, draw
-        their bounding boxes instead (with a warning), or leave them out (with a warning).
+      meshes: what to do with meshes, height fields and SDFs, which the ray caster does not know: "error" refuses them,
+        "box" draws their bounding boxes instead (with a warning), "skip" leaves them out (with a warning).
       sky: colours of zenith, horizon and nadir ``[3, 3]``; by default the model's skybox, or a light blue one.
       dtype: floating-point type; by default JAX's.
 

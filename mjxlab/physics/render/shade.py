@@ -91,13 +91,13 @@ def see(view: View, d: Vec, cosine: Array) -> Seen:
     sky = _sky(scene, d)
     if not scene.clear:
         surface, _, t, mark = lit((solid, t_solid))
-        return Seen(jnp.where((solid >= 0)[:, None], surface, sky), t, solid, mark)
+        return Seen(jnp.clip(jnp.where((solid >= 0)[:, None], surface, sky), 0, 1), t, solid, mark)
     (surface, glass), (_, alpha), (t, t_glass), (mark, _) = lax.map(
         lit, (jnp.stack([solid, clear]), jnp.stack([t_solid, t_clear]))
     )
-    colour = jnp.where((solid >= 0)[:, None], surface, sky)
+    colour = jnp.clip(jnp.where((solid >= 0)[:, None], surface, sky), 0, 1)
     before = t_clear < t_solid
-    colour = colour + jnp.where(before, alpha, 0)[:, None] * (glass - colour)
+    colour = colour + jnp.where(before, alpha, 0)[:, None] * (jnp.clip(glass, 0, 1) - colour)
     mark = mark ^ jnp.where(before, clear + 1, 0) * jnp.int32(40503)
     return Seen(colour, jnp.where(before, t_glass, t), jnp.where(before, clear, solid), mark)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -24,7 +24,7 @@ def frames(
     model: mujoco.MjModel,
     poses: Any,
     *,
-    renderer: Literal["auto", "jax", "gl"] = "auto",
+    renderer: str = "auto",
     camera: str | int | Rig | Camera | None = None,
     width: int = 320,
     height: int = 240,
