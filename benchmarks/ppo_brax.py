@@ -63,7 +63,9 @@ def ours(**changes: Any) -> tuple[Any, Any]:
     return env, ppo.make(env, config)
 
 
-def brax(seed: int, env_steps: int, evals: int, run_evals: bool, progress: Callable[[int, dict[str, Any]], None]) -> None:
+def brax(
+    seed: int, env_steps: int, evals: int, run_evals: bool, progress: Callable[[int, dict[str, Any]], None]
+) -> None:
     """Train Brax's PPO on Brax's ant."""
     shim()
     with warnings.catch_warnings():
@@ -181,7 +183,9 @@ def main() -> None:
     parser.add_argument("--env-steps", type=int, default=1_000_000)
     parser.add_argument("--json", help="write the figures to this file")
     options = parser.parse_args()
-    print(f"jax {jax.__version__}, {os.cpu_count()} cores, {WORLDS} worlds, {UPDATE} steps an update, 5 substeps a step")
+    print(
+        f"jax {jax.__version__}, {os.cpu_count()} cores, {WORLDS} worlds, {UPDATE} steps an update, 5 substeps a step"
+    )
     if options.what == "speed":
         result = speed(options.pairs, options.updates)
     else:

@@ -19,7 +19,6 @@ from mjxlab.physics.render.scene import Placed, Scene, make_scene
 from mjxlab.physics.render.shade import View, search, see, shapes
 
 AnyArray = Array | np.ndarray
-REFINED = 4096  # edge pixels that are smoothed at once
 
 
 @flax.struct.dataclass
@@ -84,7 +83,7 @@ def render(
     shadows: bool = True,
     samples: int = 1,
     fog: bool = True,
-    tile: int = 1 << 14,
+    tile: int = 1 << 13,
 ) -> Image:
     """A picture of one world. Pure; ``jit`` it (sizes and options are static), ``vmap`` it over worlds.
 
@@ -164,7 +163,7 @@ def render_placed(
     shadows: bool = True,
     samples: int = 1,
     fog: bool = True,
-    tile: int = 1 << 14,
+    tile: int = 1 << 13,
 ) -> Image:
     """``render`` for poses that are already there."""
     for name, value in (("width", width), ("height", height), ("samples", samples), ("tile", tile)):
@@ -173,22 +172,7 @@ def render_placed(
     camera = jax.tree.map(lambda a: jnp.asarray(a, scene.dtype), camera)
     pixel = 2 * jnp.tan(jnp.deg2rad(camera.fovy) / 2) / height
     view = View(scene, placed, camera, pixel, shadows, fog)
-    count = width * height
-    index = jnp.arange(count, dtype=jnp.int32)
-
-    def middle(index: Array) -> tuple[Array, Array, Array, Array]:
-        d, cosine = _through(camera, index, 0.5, 0.5, width, height)
-        seen = see(view, d, cosine)
-        return seen.rgb, jnp.where(seen.geom >= 0, seen.t * cosine, scene.clip[1]), seen.geom, seen.mark
-
-    if count <= tile:
-        rgb, depth, geom, mark = middle(index)
-    else:
-        blocks = -(-count // tile)
-        out = lax.map(middle, jnp.pad(index, (0, blocks * tile - count)).reshape(blocks, tile))
-        rgb, depth, geom, mark = (a.reshape(blocks * tile, *a.shape[2:])[:count] for a in out)
-    if samples > 1:
-        rgb = _smooth(view, rgb, mark, width, height, samples)
+    rgb, depth, geom = _trace(view, width, height, samples, min(tile, width * height))
     return Image(rgb.reshape(height, width, 3), depth.reshape(height, width), geom.reshape(height, width))
 
 
@@ -198,33 +182,80 @@ def _through(camera: Camera, index: Array, right: Any, down: Any, width: int, he
     return rays(camera, (index % width).astype(dtype) + right, (index // width).astype(dtype) + down, width, height)
 
 
-def _smooth(view: View, rgb: Array, mark: Array, width: int, height: int, samples: int) -> Array:
-    """Colours with the pixels beside an edge traced anew, ``samples`` by ``samples`` rays each.
+def _trace(view: View, width: int, height: int, samples: int, tile: int) -> tuple[Array, Array, Array]:
+    """Colour, depth and geom of every pixel, ``tile`` rays at a time.
 
-    Elsewhere one ray does: surfaces are shaded smoothly and checkers know their own average. The pixels are taken in
-    portions, each behind a ``cond``, so the work follows the length of the edges (not under ``vmap``, where all
-    portions are worked).
+    First one ray through the middle of each pixel; then, for smoothing, ``samples`` by ``samples`` rays through those at
+    an edge. Elsewhere one ray does: surfaces are shaded smoothly and checkers know their own average. Both happen in one
+    loop, so that the program for a ray is compiled once. The edge pixels are taken in portions, each behind a ``cond``,
+    so the work follows the length of the edges (under ``vmap`` all portions are worked).
     """
+    scene, dtype = view.scene, view.scene.dtype
     count = width * height
-    picture = mark.reshape(height, width)
+    blocks = -(-count // tile)
+    lanes = jnp.arange(tile, dtype=jnp.int32)
+
+    def middle(number: Array) -> tuple[Array, Array, Array, Array]:
+        d, cosine = _through(view.camera, number * tile + lanes, 0.5, 0.5, width, height)
+        seen = see(view, d, cosine)
+        return seen.rgb, jnp.where(seen.geom >= 0, seen.t * cosine, scene.clip[1]), seen.geom, seen.mark
+
+    if samples == 1:
+        if blocks == 1:
+            return middle(jnp.int32(0))[:3]
+        out = lax.map(middle, jnp.arange(blocks, dtype=jnp.int32))[:3]
+        return jax.tree.map(lambda a: a.reshape(blocks * tile, *a.shape[2:])[:count], out)
+
+    many = samples * samples
+    step = 1 / samples
+    places = jnp.asarray([(0.5 + i, 0.5 + j) for j in range(samples) for i in range(samples)]).astype(dtype) * step
+
+    def work(picture: tuple[Array, ...], turn: Array) -> tuple[tuple[Array, ...], None]:
+        rgb, depth, geom, mark, edges = picture
+        first = turn < blocks
+        portion, place = jnp.divmod(jnp.maximum(turn - blocks, 0), many)
+        number = jnp.where(first, turn, portion)
+        index = jnp.where(first, number * tile + lanes, lax.dynamic_slice(edges, (portion * tile,), (tile,)))
+        offset = jnp.where(first, 0.5, places[place])
+
+        def shoot(index: Array) -> tuple[Array, Array, Array, Array]:
+            d, cosine = _through(view.camera, index, offset[0], offset[1], width, height)
+            seen = see(view, d, cosine)
+            return seen.rgb, jnp.where(seen.geom >= 0, seen.t * cosine, scene.clip[1]), seen.geom, seen.mark
+
+        def rest(index: Array) -> tuple[Array, Array, Array, Array]:
+            return jnp.zeros((tile, 3), dtype), jnp.zeros(tile, dtype), index, index
+
+        new = lax.cond(index[0] < count, shoot, rest, index)
+
+        def fill(picture: tuple[Array, ...]) -> tuple[Array, ...]:
+            start = number * tile
+            *parts, edges = picture
+            parts = [lax.dynamic_update_slice_in_dim(a, b, start, 0) for a, b in zip(parts, new, strict=True)]
+            edges = lax.cond(turn == blocks - 1, lambda mark: _edges(mark, width, height), lambda mark: edges, parts[3])
+            return (*parts, edges)
+
+        def refine(picture: tuple[Array, ...]) -> tuple[Array, ...]:
+            rgb = picture[0]
+            before = jnp.where(place == 0, 0, rgb.at[index].get(mode="fill", fill_value=0))
+            return (rgb.at[index].set(before + new[0] / many, mode="drop"), *picture[1:])
+
+        return lax.cond(first, fill, refine, (rgb, depth, geom, mark, edges)), None
+
+    size = blocks * tile
+    blank = jnp.zeros(size, jnp.int32)
+    start = (jnp.zeros((size, 3), dtype), jnp.zeros(size, dtype), blank, blank, blank)
+    turns = jnp.arange(blocks + blocks * many, dtype=jnp.int32)
+    rgb, depth, geom, _, _ = lax.scan(work, start, turns)[0]
+    return rgb[:count], depth[:count], geom[:count]
+
+
+def _edges(mark: Array, width: int, height: int) -> Array:
+    """Numbers of the pixels beside which the mark jumps, filled up with numbers past the end. ``int32[size]``."""
+    count = width * height
+    picture = mark[:count].reshape(height, width)
     down, right = picture[1:] != picture[:-1], picture[:, 1:] != picture[:, :-1]
     edge = jnp.pad(down, ((1, 0), (0, 0))) | jnp.pad(down, ((0, 1), (0, 0)))
     edge |= jnp.pad(right, ((0, 0), (1, 0))) | jnp.pad(right, ((0, 0), (0, 1)))
-    portion = min(REFINED, count)
-    portions = -(-count // portion)
-    (where,) = jnp.nonzero(edge.reshape(-1), size=portions * portion, fill_value=count)
-    where = where.astype(jnp.int32).reshape(portions, portion)
-    step = 1 / samples
-    places = jnp.asarray([((i + 0.5) * step, (j + 0.5) * step) for j in range(samples) for i in range(samples)])
-
-    def refine(rgb: Array, index: Array) -> Array:
-        def add(total: Array, place: Array) -> tuple[Array, None]:
-            return total + see(view, *_through(view.camera, index, place[0], place[1], width, height)).rgb, None
-
-        total, _ = lax.scan(add, jnp.zeros((portion, 3), rgb.dtype), places.astype(rgb.dtype))
-        return rgb.at[index].set(total * (step * step), mode="drop")
-
-    def work(rgb: Array, index: Array) -> tuple[Array, None]:
-        return lax.cond(index[0] < count, refine, lambda rgb, _: rgb, rgb, index), None
-
-    return lax.scan(work, rgb, where)[0]
+    (where,) = jnp.nonzero(edge.reshape(-1), size=mark.shape[0], fill_value=count)
+    return where.astype(jnp.int32)
