@@ -244,7 +244,7 @@ def _trace(view: View, width: int, height: int, samples: int, tile: int) -> tupl
 
     size = blocks * tile
     blank = jnp.zeros(size, jnp.int32)
-    start = (jnp.zeros((size, 3), dtype), jnp.zeros(size, dtype), blank, blank, blank)
+    start: tuple[Array, ...] = (jnp.zeros((size, 3), dtype), jnp.zeros(size, dtype), blank, blank, blank)
     turns = jnp.arange(blocks + blocks * many, dtype=jnp.int32)
     rgb, depth, geom, _, _ = lax.scan(work, start, turns)[0]
     return rgb[:count], depth[:count], geom[:count]
