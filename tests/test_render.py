@@ -341,8 +341,9 @@ def test_smoothing_averages_the_rays_of_edge_pixels():
     plain, smooth, fine = look((40, 30), 1), look((40, 30), 2), look((80, 60), 1)
     average = np.asarray(fine.rgb).reshape(30, 2, 40, 2, 3).mean((1, 3))
     np.testing.assert_array_equal(plain.segmentation, smooth.segmentation)
-    np.testing.assert_array_equal(plain.depth, smooth.depth)
-    changed = np.asarray(plain.rgb != smooth.rgb).any(-1)
+    # two programs: XLA may contract the same float32 arithmetic differently
+    np.testing.assert_allclose(plain.depth, smooth.depth, rtol=2e-6)
+    changed = (np.abs(np.asarray(plain.rgb) - np.asarray(smooth.rgb)) > 1e-5).any(-1)
     assert 0.1 < changed.mean() < 0.6
     np.testing.assert_allclose(smooth.rgb[changed], average[changed], atol=1e-3)
     assert np.abs(np.asarray(smooth.rgb) - average).max() < 0.1 < np.abs(np.asarray(plain.rgb) - average).max()

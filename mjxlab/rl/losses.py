@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
-from jax import lax
 from jaxtyping import Array, Bool, Float
 
 from mjxlab import spmd
@@ -90,8 +89,3 @@ def clip_by_global_norm(grads: object, max_norm: Scalar | None) -> tuple[object,
         return grads, norm
     scale = jnp.minimum(1, max_norm / jnp.maximum(norm, jnp.finfo(norm.dtype).tiny))
     return jax.tree.map(lambda g: g * scale.astype(g.dtype), grads), norm
-
-
-def stop(tree: object) -> object:
-    """``lax.stop_gradient`` on every leaf."""
-    return jax.tree.map(lax.stop_gradient, tree)
