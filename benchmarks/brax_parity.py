@@ -159,6 +159,7 @@ def excess(name: str, errors: dict[str, np.ndarray]) -> list[str]:
 
 
 def main() -> int:
+    """The command line; 1 if a tolerance is exceeded."""
     parser = argparse.ArgumentParser(description="Transition parity with Brax (backend mjx).")
     parser.add_argument("names", nargs="*", default=list(BRAX), metavar="NAME", help=f"of {', '.join(BRAX)}")
     parser.add_argument("--engine", default="mujoco", choices=["mujoco", "mjx"])

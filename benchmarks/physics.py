@@ -54,6 +54,7 @@ def model() -> mujoco.MjModel:
 
 
 def controls(worlds: int, calls: int, nu: int) -> np.ndarray:
+    """The same random controls for everybody. ``float32[calls, worlds, nu]``."""
     return np.random.default_rng(0).uniform(-1, 1, (calls, worlds, nu)).astype(np.float32)
 
 
@@ -89,6 +90,7 @@ def scanned(step: Callable[..., Any], data: Any, u: np.ndarray, jit: Callable[..
 
 
 def ours(m: mujoco.MjModel, kind: str, worlds: int, calls: int) -> tuple[Runner, float]:
+    """An engine of ours, as an environment calls it."""
     engine = physics.make_engine(m, kind, OUTPUTS)
     data = jax.jit(jax.vmap(lambda _: engine.init()))(jnp.zeros(worlds))
     step = jax.vmap(lambda d, u: engine.step(d, {}, u, SUBSTEPS))
@@ -96,6 +98,7 @@ def ours(m: mujoco.MjModel, kind: str, worlds: int, calls: int) -> tuple[Runner,
 
 
 def playground(m: mujoco.MjModel, worlds: int, calls: int) -> tuple[Runner, float]:
+    """Playground's route: ``mjx.step`` on the whole of ``mjx.Data``."""
     with contextlib.redirect_stdout(io.StringIO()):
         from mujoco import mjx
     mx = mjx.put_model(m)
@@ -111,6 +114,7 @@ def playground(m: mujoco.MjModel, worlds: int, calls: int) -> tuple[Runner, floa
 
 
 def brax(m: mujoco.MjModel, worlds: int, calls: int) -> tuple[Runner, float]:
+    """Brax's route: its MJX pipeline."""
     with contextlib.redirect_stdout(io.StringIO()):
         from brax.io import mjcf
         from brax.mjx import pipeline
@@ -166,6 +170,7 @@ def first_step() -> float:
 
 
 def main() -> None:
+    """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--worlds", type=int, default=512)
     parser.add_argument("--pairs", type=int, default=10)

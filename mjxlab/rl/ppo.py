@@ -252,7 +252,9 @@ def make(env: Any, config: Config) -> Learner:
             raise ConfigError(f"num_envs: got {config.num_envs}, expected a multiple of the {devices} devices")
         worlds = vec.reset(env_key, spmd.global_index(config.num_envs // devices))
         if worlds.reward.ndim != 1:
-            raise ConfigError(f"environment {vec.name}: a reward of shape {worlds.reward.shape[1:]}, expected one number")
+            raise ConfigError(
+                f"environment {vec.name}: a reward of shape {worlds.reward.shape[1:]}, expected one number"
+            )
         params = networks.init(params_key)
         recent = {"episode_return": jnp.full((), jnp.nan, dtype), "episode_length": jnp.full((), jnp.nan, dtype)}
         if worlds.success is not None:
