@@ -51,6 +51,22 @@ BALL = """
 </mujoco>
 """
 
+# The same question for MJX, cheaper to compile: a dumbbell of two spheres that lands on one of them.
+DUMBBELL = """
+<mujoco model="dumbbell">
+  <option timestep="0.005" iterations="4" ls_iterations="8"/>
+  <worldbody>
+    <geom name="floor" type="plane" size="5 5 .1"/>
+    <body name="dumbbell" pos="0 0 .12">
+      <freejoint/>
+      <geom name="low" type="sphere" size=".05" mass="1"/>
+      <geom name="high" type="sphere" size=".03" pos=".1 0 .1" mass=".5"/>
+    </body>
+  </worldbody>
+  <sensor><framepos name="place" objtype="body" objname="dumbbell"/></sensor>
+</mujoco>
+"""
+
 # One hinge with a limit: cheap to compile for MJX.
 PENDULUM = """
 <mujoco model="pendulum">

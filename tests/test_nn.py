@@ -9,6 +9,7 @@ import pytest
 
 from mjxlab.errors import ConfigError
 from mjxlab.nn.cnn import CNN
+from mjxlab.nn.initializers import orthogonal
 from mjxlab.nn.mlp import MLP, ActorCritic, GaussianHead
 
 
@@ -110,3 +111,26 @@ def test_unknown_names_are_refused() -> None:
         MLP((2,), activation="tan").init(jax.random.key(0), jnp.ones(2))
     with pytest.raises(ConfigError, match="kernel_init: got 'x'"):
         MLP((2,), kernel_init="x").init(jax.random.key(0), jnp.ones(2))
+
+
+@pytest.mark.parametrize("shape", [(5, 3), (3, 5), (4, 4)])
+def test_orthogonal_is_flaxs_and_survives_nested_vmap(shape: tuple[int, int]) -> None:
+    ours, theirs = orthogonal(1.4), jax.nn.initializers.orthogonal(1.4)
+    keys = jax.random.split(jax.random.key(0), (2, 3))
+    batched = jax.jit(jax.vmap(jax.vmap(lambda k: ours(k, shape, jnp.float32))))(keys)
+    for i in range(2):
+        for j in range(3):
+            np.testing.assert_allclose(batched[i, j], theirs(keys[i, j], shape, jnp.float32), atol=1e-6)
+
+
+def test_vmapped_factorisations_do_not_hang(run_python) -> None:
+    """Six at once in one program on two threads: as ``jnp.linalg.qr`` it hangs within a second."""
+    run_python(
+        "import os\n"
+        "os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:2])\n"
+        "import jax\n"
+        "from mjxlab import linalg\n"
+        "f = jax.jit(jax.vmap(lambda k: [linalg.qr(jax.random.normal(q, (64, 64)))[0] for q in jax.random.split(k, 6)]))\n"
+        "for i in range(200): jax.block_until_ready(f(jax.random.split(jax.random.key(i), 8)))",
+        timeout=120,
+    )

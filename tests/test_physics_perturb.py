@@ -65,7 +65,7 @@ def test_gains_scale_gain_and_bias_alike():
 
 
 def test_gravity_keeps_its_length_times_the_factor():
-    drawn = jax.vmap(lambda k: perturb.gravity(k, MODEL, 1.0, 1.0, tilt=0.3)["opt.gravity"])(KEYS)
+    drawn = jax.jit(jax.vmap(lambda k: perturb.gravity(k, MODEL, 1.0, 1.0, tilt=0.3)["opt.gravity"]))(KEYS)
     np.testing.assert_allclose(jnp.linalg.norm(drawn, axis=1), 9.81, rtol=1e-5)
     angle = jnp.arccos(-drawn[:, 2] / 9.81)
     assert 0.2 < float(angle.max()) < 0.301
@@ -87,11 +87,11 @@ def test_a_push_moves_the_body_and_ends():
 
 
 def test_kick_and_noise():
-    kicked = jax.vmap(lambda k: perturb.kick(k, jnp.ones(4), 0.5, dofs=[0, 2]))(KEYS)
+    kicked = jax.jit(jax.vmap(lambda k: perturb.kick(k, jnp.ones(4), 0.5, dofs=[0, 2])))(KEYS)
     np.testing.assert_array_equal(kicked[:, 1::2], 1)
     assert 0.45 < float(jnp.abs(kicked[:, ::2] - 1).max()) <= 0.5
     tree = {"a": jnp.zeros(50), "b": jnp.arange(3), "c": jnp.zeros((2, 25))}
-    noisy = jax.vmap(lambda k: perturb.noise(k, tree, {"a": 0.1, "b": 0.0, "c": 2.0}))(KEYS)
+    noisy = jax.jit(jax.vmap(lambda k: perturb.noise(k, tree, {"a": 0.1, "b": 0.0, "c": 2.0})))(KEYS)
     np.testing.assert_allclose([noisy["a"].std(), noisy["c"].std()], [0.1, 2.0], rtol=0.03)
     np.testing.assert_array_equal(noisy["b"][7], tree["b"])
     assert abs(np.corrcoef(np.asarray(noisy["a"]).ravel(), np.asarray(noisy["c"]).ravel())[0, 1]) < 0.02

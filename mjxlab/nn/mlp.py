@@ -17,6 +17,7 @@ from jaxtyping import Array, Float
 
 from mjxlab.errors import ConfigError
 from mjxlab.nn.cnn import CNN
+from mjxlab.nn.initializers import orthogonal
 
 ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
     "tanh": jnp.tanh,
@@ -39,7 +40,7 @@ def activation(name: str) -> Callable[[Array], Array]:
 def make_kernel_init(name: str, scale: float = 1.0) -> Init:
     """Initialiser of a weight matrix: ``"orthogonal"`` or ``"lecun"`` (uniform), times ``scale``."""
     if name == "orthogonal":
-        return nn.initializers.orthogonal(scale)
+        return orthogonal(scale)
     if name == "lecun":
         return nn.initializers.variance_scaling(scale**2, "fan_in", "uniform")
     raise ConfigError(f"kernel_init: got {name!r}, expected orthogonal or lecun")

@@ -54,6 +54,9 @@ class MujocoEngine(Engine):
         if self.route == "ffi":
             ffi.register(_serve)
 
+    def _state_shapes(self) -> dict[str, tuple[int, ...]]:
+        return {"bits": (2 * self.host.nstate,)}
+
     def _init(self, fields: dict[str, jax.Array], values: dict[str, jax.Array]) -> Data:
         return self._run("init", 0, values, fields)
 
@@ -62,7 +65,8 @@ class MujocoEngine(Engine):
 
     def _step(self, data: Data, fields: dict[str, jax.Array], ctrl: jax.Array, substeps: int) -> Data:
         after = self._run("step", substeps, {"ctrl": ctrl}, fields, data)
-        return Data(self.kind, after.state, data.finite & after.finite, {n: getattr(after, n) for n in self.outputs})
+        views = {name: getattr(after, name) for name in self.outputs}
+        return Data(self.kind, self.outputs, after.state, data.finite & after.finite, views)
 
     def _run(
         self,
@@ -79,7 +83,7 @@ class MujocoEngine(Engine):
         if key not in self._calls:
             self._calls[key] = self._make_call(plan)
         bits, finite, *outputs = self._calls[key](*operands)
-        return Data(self.kind, {"bits": bits}, finite, dict(zip(self.outputs, outputs, strict=True)))
+        return Data(self.kind, self.outputs, {"bits": bits}, finite, dict(zip(self.outputs, outputs, strict=True)))
 
     def _make_call(self, plan: host.Plan) -> Callable[..., Any]:
         floating = jnp.dtype(f"float{8 * plan.width}")

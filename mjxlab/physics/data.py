@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn, TypeVar
 
 import jax
@@ -31,18 +31,25 @@ class Data:
       finite: Bool[""], False once any number of the world's state is not finite, or MuJoCo warned of a bad one.
     """
 
-    __slots__ = ("_kind", "_state", "_finite", "_views")
+    __slots__ = ("_finite", "_kind", "_names", "_state", "_views")
 
     _kind: str
+    _names: tuple[str, ...]
     _state: dict[str, Any]
     _finite: Any
     _views: dict[str, Any]
 
-    def __init__(self, kind: str, state: Mapping[str, Any], finite: Any, views: Mapping[str, Any]) -> None:
-        object.__setattr__(self, "_kind", kind)
-        object.__setattr__(self, "_state", dict(state))
-        object.__setattr__(self, "_finite", finite)
-        object.__setattr__(self, "_views", dict(views))
+    def __init__(
+        self, kind: str, names: Sequence[str], state: Mapping[str, Any], finite: Any, views: Mapping[str, Any]
+    ) -> None:
+        """``names``: what may be read; each is in ``views``, or in ``state`` where the engine keeps it there anyway."""
+        self._fill(kind, tuple(names), dict(state), finite, {n: views[n] for n in names if n not in state})
+
+    def _fill(self, kind: str, names: tuple[str, ...], state: Any, finite: Any, views: Any) -> None:
+        for slot, value in zip(
+            ("_kind", "_names", "_state", "_finite", "_views"), (kind, names, state, finite, views), strict=True
+        ):
+            object.__setattr__(self, slot, value)
 
     @property
     def kind(self) -> str:
@@ -62,15 +69,15 @@ class Data:
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):  # copy and pickle probe these before the slots are filled
             raise AttributeError(name)
-        if name in self._views:
-            return self._views[name]
+        if name in self._names:
+            return self._views[name] if name in self._views else self._state[name]
         raise UnknownOutputError(
-            f"data.{name}: not among this engine's outputs ({', '.join(self._views)}); "
+            f"data.{name}: not among this engine's outputs ({', '.join(self._names)}); "
             f"ask for it with make_engine(..., outputs=(..., {name!r}))"
         )
 
     def __dir__(self) -> list[str]:
-        return [*super().__dir__(), *self._views]
+        return [*super().__dir__(), *self._names]
 
     def __setattr__(self, name: str, value: Any) -> NoReturn:
         raise EngineError(f"data.{name} is a view for reading; change the state with engine.set(data, {name}=...)")
@@ -81,21 +88,21 @@ class Data:
         raise EngineError(f"data.replace({names}): views are for reading; use engine.set(data, {names})")
 
     def __repr__(self) -> str:
-        shapes = ", ".join(f"{k}: {getattr(v, 'shape', v)}" for k, v in self._views.items())
+        shapes = ", ".join(f"{name}: {getattr(getattr(self, name), 'shape', None)}" for name in self._names)
         return f"Data({self._kind}; {shapes})"
 
-    def tree_flatten_with_keys(self) -> tuple[tuple[tuple[Any, Any], ...], str]:
+    def tree_flatten_with_keys(self) -> tuple[tuple[tuple[Any, Any], ...], tuple[str, tuple[str, ...]]]:
         key = jax.tree_util.GetAttrKey
-        return ((key("state"), self._state), (key("finite"), self._finite), (key("views"), self._views)), self._kind
+        children, aux = self.tree_flatten()
+        return tuple(zip((key("state"), key("finite"), key("views")), children, strict=True)), aux
 
-    def tree_flatten(self) -> tuple[tuple[Any, ...], str]:
-        return (self._state, self._finite, self._views), self._kind
+    def tree_flatten(self) -> tuple[tuple[Any, ...], tuple[str, tuple[str, ...]]]:
+        return (self._state, self._finite, self._views), (self._kind, self._names)
 
     @classmethod
-    def tree_unflatten(cls, kind: str, children: tuple[Any, ...]) -> Data:
+    def tree_unflatten(cls, aux: tuple[str, tuple[str, ...]], children: tuple[Any, ...]) -> Data:
         self = object.__new__(cls)
-        for name, value in zip(cls.__slots__, (kind, *children), strict=True):
-            object.__setattr__(self, name, value)
+        self._fill(*aux, *children)
         return self
 
 

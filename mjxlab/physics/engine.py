@@ -115,6 +115,10 @@ class Engine:
     def _set(self, data: Data, fields: dict[str, jax.Array], values: dict[str, jax.Array]) -> Data:
         raise EngineError(f"engine {self.kind!r} has no set")
 
+    def _state_shapes(self) -> dict[str, tuple[int, ...]]:
+        """Shapes of one world's ``data.state``."""
+        return {}
+
     def _check_field(self, name: str) -> None:
         """Raise where this engine cannot vary a field that MuJoCo can."""
 
@@ -125,6 +129,14 @@ class Engine:
             raise EngineError(f"data: expected the Data of engine.init, got {type(data).__name__}")
         if data.kind != self.kind:
             raise EngineError(f"data of engine {data.kind!r} was given to engine {self.kind!r}")
+        expected = self._state_shapes()
+        given = {name: tuple(jnp.shape(value)) for name, value in data.state.items()}
+        if given != expected or jnp.shape(data.finite) != ():
+            if jnp.ndim(data.finite):
+                raise EngineError(
+                    f"data holds worlds along {jnp.ndim(data.finite)} axes; the engine steps one: use jax.vmap"
+                )
+            raise EngineError("data is of another model: its state has other sizes than this engine's")
 
     def _value(self, name: str, value: Any) -> jax.Array:
         return _array(name, value, names.input_spec(self.model, name))

@@ -127,6 +127,9 @@ class MjxEngine(Engine):
 
     # calls
 
+    def _state_shapes(self) -> dict[str, tuple[int, ...]]:
+        return {name: names.input_spec(self.model, name).shape for name in self._inputs}
+
     def _init(self, fields: State, values: State) -> Data:
         _, data, _ = self._put(())
         state = {name: getattr(data, name) for name in self._inputs}
@@ -144,7 +147,7 @@ class MjxEngine(Engine):
         return self._data(state, views, data.finite & self._finite(state))
 
     def _data(self, state: State, views: State, finite: jax.Array) -> Data:
-        return Data(self.kind, state, finite, {n: state[n] if n in state else views[n] for n in self.outputs})
+        return Data(self.kind, self.outputs, state, finite, views)
 
     def _late_views(self, data: Data) -> State:
         return {name: getattr(data, name) for name in self._late}
@@ -167,13 +170,13 @@ class MjxEngine(Engine):
     def _start(self, fields: State, state: State) -> State:
         """Outputs of a state, without moving it."""
         with lenient(), quiet():
-            start = self._reversible(self._forward) if self._late else self._kinematics
+            start = self._reversible(self._forward, fields) if self._late else self._kinematics
             return start(self._changes(fields), state)
 
     def _substeps(self, state: State, late: State, fields: State, ctrl: State, substeps: int) -> tuple[State, State]:
         with lenient(), quiet():
             changes = self._changes(fields)
-            advance = self._reversible(self._substep)
+            advance = self._reversible(self._substep, fields)
             carry = ({**state, **ctrl}, late)
             if substeps == 1:
                 carry = advance(changes, carry)
@@ -187,13 +190,13 @@ class MjxEngine(Engine):
             kept = [name for name in late if name != "sensordata"]  # its other sensors were just refreshed
             return state, {**late, **self._views(data, [*state, *kept])}
 
-    def _reversible(self, function: Callable[[State, Any], Any]) -> Callable[[State, Any], Any]:
+    def _reversible(self, function: Callable[[State, Any], Any], fields: Iterable[str]) -> Callable[[State, Any], Any]:
         """A function that calls MJX's solver, differentiable in both modes.
 
         The solver's loop runs until it converges, which JAX cannot reverse: a derivative takes it to its limit.
         """
         iterations = int(self.model.opt.iterations)
-        if iterations <= 1 or not self._constrained():
+        if iterations <= 1 or not self._constrained(fields):
             return function
         wrapped = jax.custom_jvp(function)
 
@@ -208,20 +211,20 @@ class MjxEngine(Engine):
         model, (state, late) = self._changed(changes), carry
         before = self._blank(changes).replace(**state)
         after = self.mjx.step(model, before)
-        if self._acc_sensors and not self._constrained():
+        if self._acc_sensors and not self._constrained(changes):
             # MJX leaves its forward pass early where nothing constrains the model, before these sensors
             moved = after.replace(qpos=before.qpos, qvel=before.qvel, act=before.act, time=before.time)
             after = after.replace(sensordata=self.mjx.sensor_acc(model, moved).sensordata)
         state = {name: getattr(after, name).astype(value.dtype) for name, value in state.items()}
         return state, {name: self._view(after, name) for name in late}
 
-    def _constrained(self) -> bool:
-        return bool(self._put(())[1]._impl.efc_J.size)
+    def _constrained(self, fields: Iterable[str]) -> bool:
+        return bool(self._put(fields)[1]._impl.efc_J.size)
 
     def _forward(self, changes: State, state: State) -> State:
         model = self._changed(changes)
         data = self.mjx.forward(model, self._blank(changes).replace(**state))
-        if self._acc_sensors and not self._constrained():
+        if self._acc_sensors and not self._constrained(changes):
             data = self.mjx.sensor_acc(model, data)
         return self._views(data, state)
 

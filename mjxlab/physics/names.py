@@ -171,10 +171,18 @@ def input_spec(model: mujoco.MjModel, name: str) -> Spec:
     """
     if name not in INPUTS:
         raise EngineError(f"{name!r} is not a state field; expected one of {', '.join(INPUTS)}{_suggest(name, INPUTS)}")
-    if name == "time":
-        return Spec((), "f")
-    value = getattr(mujoco.MjData(model), name)
-    return Spec(tuple(value.shape), "b" if name == "eq_active" else "f")
+    shapes = {
+        "time": (),
+        "qpos": (model.nq,),
+        "act": (model.na,),
+        "ctrl": (model.nu,),
+        "xfrc_applied": (model.nbody, 6),
+        "eq_active": (model.neq,),
+        "mocap_pos": (model.nmocap, 3),
+        "mocap_quat": (model.nmocap, 4),
+        "userdata": (model.nuserdata,),
+    }
+    return Spec(shapes.get(name, (model.nv,)), "b" if name == "eq_active" else "f")
 
 
 def field_spec(model: mujoco.MjModel, name: str) -> Spec:

@@ -115,10 +115,10 @@ class WarpEngine(MjxEngine):
         changes = derived.constants(self.mjx, self.model, old, self._jax_engine._blank(fields), fields)
         return {name: value.astype(getattr(model, name).dtype) for name, value in changes.items()}
 
-    def _constrained(self) -> bool:
+    def _constrained(self, fields: Iterable[str]) -> bool:
         return True  # Warp has no early end without constraints, and no loop that JAX sees
 
-    def _reversible(self, function: Callable[[State, Any], Any]) -> Callable[[State, Any], Any]:
+    def _reversible(self, function: Callable[[State, Any], Any], fields: Iterable[str]) -> Callable[[State, Any], Any]:
         return function
 
     def _refresh(self, model: Any, data: Any) -> Any:
