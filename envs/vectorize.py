@@ -10,7 +10,7 @@ The raw environment is one world and knows nothing of all this. ``vectorize`` ad
 4. autoreset: a world whose episode ended starts its next one at once. Episode ``e`` of world ``i`` always starts from
    ``env.reset(fold_in(base_key_i, e))``, whatever the reset mode; no start is ever used twice, unless one asks
    for ``reset="first"``;
-5. statistics of the episode: return, length, summed metrics, success at the end.
+5. statistics of the episode: return, length, summed metrics, success at the end, success at any step.
 """
 
 from __future__ import annotations
@@ -51,6 +51,8 @@ class VecState:
       metrics: the environment's metrics of the step just made.
       episode_return, episode_length, episode_metrics: sums over the running episode, this step included; at an
         end, those of the finished episode.
+      reached: goal tasks: whether any step of the running episode, this one included, was a success; at an end, that of
+        the finished episode. A start that happens to be a success does not count. Else None.
       nonfinite: the guard fired at this step.
       elapsed: steps made since the last reset (0 right after one); the time limit counts it.
       episode: number of the running episode of this world, from 0.
@@ -72,6 +74,7 @@ class VecState:
     episode_return: Float[Array, "envs *team"]
     episode_length: Int[Array, " envs"]
     episode_metrics: dict[str, Array]
+    reached: Any
     nonfinite: Bool[Array, " envs"]
     elapsed: Int[Array, " envs"]
     episode: Int[Array, " envs"]
@@ -167,6 +170,7 @@ class VecEnv:
             episode_return=jnp.zeros_like(state.reward),
             episode_length=zero(),
             episode_metrics=_trees.zeros_like(state.metrics),
+            reached=_trees.zeros_like(state.success),
             nonfinite=no(),
             elapsed=zero(),
             episode=zero(),
@@ -252,6 +256,7 @@ class VecEnv:
             episode_return=add(old.episode_return, reward),
             episode_length=add(old.episode_length, jnp.ones_like(old.episode_length)),
             episode_metrics=jax.tree.map(add, old.episode_metrics, metrics),
+            reached=jax.tree.map(lambda before, now: now | (before & goes_on), old.reached, success),
             nonfinite=nonfinite,
             elapsed=elapsed,
         )

@@ -106,7 +106,7 @@ class Report:
         for name, value in row.items():
             if is_finite(value):
                 self._healthy.add("metric " + name)
-            elif "metric " + name in self._healthy or not name.startswith(("episode", "success", "eval/")):
+            elif "metric " + name in self._healthy or not name.startswith(("episode", "success", "reached", "eval/")):
                 self._warn(name, f"{name} is not finite at step {step:,}")
 
     def _warn(self, name: str, text: str) -> None:

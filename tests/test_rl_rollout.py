@@ -58,6 +58,8 @@ def test_episode_sums_count_whole_episodes_only() -> None:
     assert float(sums.episode_length) == 24
     np.testing.assert_allclose(sums.episode_return, transitions.reward[:6].sum(), rtol=1e-5)
     np.testing.assert_allclose(sums.success, transitions.success[jnp.array([2, 5])].sum())
+    by_episode = transitions.success[:6].reshape(2, 3, 4).any(1)
+    np.testing.assert_allclose(sums.reached, by_episode.sum())
 
 
 def test_noise_and_minibatches_do_not_depend_on_the_number_of_devices() -> None:
@@ -118,7 +120,7 @@ def test_evaluation_of_a_known_policy() -> None:
     env = fast.Fast(episode_length=16)
     best = policy(lambda state, obs, key, deterministic: env.best_action(obs))
     found = jax.jit(make_evaluate(env, best, 64))((), jax.random.key(0))
-    assert float(found["success"]) == 1.0
+    assert float(found["success"]) == float(found["reached"]) == 1.0
     assert float(found["length_mean"]) == 16.0
     idle = policy(lambda state, obs, key, deterministic: jnp.zeros(2))
     worse = jax.jit(make_evaluate(env, idle, 64))((), jax.random.key(0))

@@ -137,7 +137,7 @@ def hand_loop(key: jax.Array, a: np.ndarray, first: bool = False) -> list[dict[s
     worlds = []
     for i in range(a.shape[1]):
         base = jax.random.fold_in(key, i)
-        episode, elapsed, total, height, records = 0, 0, 0.0, 0.0, []
+        episode, elapsed, total, height, reached, records = 0, 0, 0.0, 0.0, False, []
         state = reset(base, np.int32(0))
         for t in range(len(a)):
             before, state = state, step(state, a[t, i])
@@ -147,6 +147,7 @@ def hand_loop(key: jax.Array, a: np.ndarray, first: bool = False) -> list[dict[s
             terminated = bad or bool(state.terminated)
             truncated = elapsed == LIMIT and not bad
             total, height = total + reward, height + (0.0 if bad else float(state.metrics["height"]))
+            reached = reached or (bool(state.success) and not bad)
             seen = before if bad else state
             record = {
                 "reward": reward,
@@ -159,11 +160,13 @@ def hand_loop(key: jax.Array, a: np.ndarray, first: bool = False) -> list[dict[s
                 "episode_return": total,
                 "episode_length": elapsed,
                 "episode_metrics": {"height": height},
+                "reached": reached,
                 "nonfinite": bad,
             }
             if terminated or truncated:
                 episode += 1
                 state, elapsed, total, height = reset(base, np.int32(0 if first else episode)), 0, 0.0, 0.0
+                reached = False
             records.append(host(record | {"elapsed": elapsed, "episode": episode, "state": state}))
         worlds.append(records)
     return worlds
@@ -194,6 +197,8 @@ def test_hand_loop_met_every_case() -> None:
     assert ends == {(False, False), (True, False), (False, True), (True, True)}
     assert sum(r["nonfinite"] for r in records) > 5
     assert 0.1 < np.mean([r["final_success"] for r in records]) < 0.9
+    assert any(r["reached"] and not r["final_success"] for r in records)
+    assert not all(r["reached"] for r in records)
 
 
 def test_final_obs_is_obs_unless_the_episode_ended() -> None:

@@ -37,7 +37,8 @@ def make_evaluate(
 
     Returns:
       A function whose metrics are ``return_mean``, ``return_std``, ``length_mean``, ``episodes``, for goal tasks
-      ``success`` (share of episodes whose last step was a success), and ``nonfinite`` (episodes that the guard ended).
+      ``success`` (share of episodes whose last step was a success) and ``reached`` (share with a success at any step),
+      and ``nonfinite`` (episodes that the guard ended).
     """
     if isinstance(episodes, bool) or not isinstance(episodes, int) or episodes < 1:
         raise ConfigError(f"episodes: got {episodes!r}, expected an integer of at least 1")
@@ -63,13 +64,13 @@ def make_evaluate(
             action, carry = jax.vmap(act)(carry, vstate.obs, keys)
             vstate = vec.step(vstate, action)
             now = vstate.done & ~over
-            seen = (vstate.episode_return, vstate.episode_length, vstate.success, vstate.nonfinite)
+            seen = (vstate.episode_return, vstate.episode_length, vstate.success, vstate.reached, vstate.nonfinite)
             result = jax.tree.map(lambda new, old: jnp.where(now, new, old), seen, result)
             return t + jnp.ones_like(t), vstate, carry, over | now, result
 
-        nothing = (start.episode_return, start.episode_length, start.success, start.nonfinite)
+        nothing = (start.episode_return, start.episode_length, start.success, start.reached, start.nonfinite)
         loop = (jnp.zeros((), jnp.int32), start, carry, ~counts, nothing)
-        _, _, _, _, (returns, lengths, success, nonfinite) = lax.while_loop(going, step, loop)
+        _, _, _, _, (returns, lengths, success, reached, nonfinite) = lax.while_loop(going, step, loop)
 
         def mean(x: Array) -> Array:
             return spmd.psum(jnp.where(counts, x.astype(returns.dtype), 0).sum()) / episodes
@@ -84,6 +85,7 @@ def make_evaluate(
         }
         if success is not None:
             metrics["success"] = mean(success)
+            metrics["reached"] = mean(reached)
         return metrics
 
     return evaluate

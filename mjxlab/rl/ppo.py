@@ -258,7 +258,7 @@ def make(env: Any, config: Config) -> Learner:
         params = networks.init(params_key)
         recent = {"episode_return": jnp.full((), jnp.nan, dtype), "episode_length": jnp.full((), jnp.nan, dtype)}
         if worlds.success is not None:
-            recent["success"] = jnp.full((), jnp.nan, dtype)
+            recent |= {name: jnp.full((), jnp.nan, dtype) for name in ("success", "reached")}
         return PPOState(
             params=params,
             opt_state=adam.init(params),

@@ -28,6 +28,7 @@ class Transition:
       episode_return, episode_length, success: of the episode up to and including this step. Where the step ended it,
         they are the whole episode's.
       nonfinite: the world was not finite and was ended by the guard.
+      reached: goal tasks: some step of the episode, up to and including this one, was a success.
     """
 
     obs: Any
@@ -41,6 +42,7 @@ class Transition:
     episode_length: Int[Array, "*time envs"]
     success: Bool[Array, "*time envs"] | None
     nonfinite: Bool[Array, "*time envs"]
+    reached: Bool[Array, "*time envs"] | None = None
 
     @property
     def done(self) -> Bool[Array, "*time envs"]:
@@ -101,6 +103,7 @@ def rollout(vec: Any, act: Act, vstate: Any, key: Key[Array, ""], length: int) -
             episode_length=vstate.episode_length,
             success=vstate.success,
             nonfinite=vstate.nonfinite,
+            reached=vstate.reached,
         )
         return vstate, transition
 
@@ -116,10 +119,11 @@ class EpisodeSums:
     episode_length: Float[Array, ""]
     success: Float[Array, ""] | None
     nonfinite: Float[Array, ""]
+    reached: Float[Array, ""] | None = None
 
 
 def episode_sums(transitions: Transition) -> EpisodeSums:
-    """Count, return, length and success summed over the episodes that ended; worlds that the guard ended."""
+    """Count, return, length, success and reached summed over the episodes that ended; worlds that the guard ended."""
     done, dtype = transitions.done, transitions.reward.dtype
 
     def total(x: Array) -> Array:
@@ -131,4 +135,5 @@ def episode_sums(transitions: Transition) -> EpisodeSums:
         episode_length=total(transitions.episode_length),
         success=None if transitions.success is None else total(transitions.success),
         nonfinite=transitions.nonfinite.astype(dtype).sum(),
+        reached=None if transitions.reached is None else total(transitions.reached),
     )
