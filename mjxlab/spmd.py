@@ -43,6 +43,14 @@ def psum(tree: T) -> T:
     return lax.psum(tree, AXIS) if bound() else tree
 
 
+def all_gather(tree: T, axis: int = 0) -> T:
+    """Every leaf's shares of all devices, in their order along ``axis``; the tree itself where no device axis is bound.
+
+    Differentiable: what a device's share receives is the sum over devices of the gradients that theirs give it.
+    """
+    return lax.all_gather(tree, AXIS, axis=axis, tiled=True) if bound() else tree
+
+
 def axis_size() -> int:
     """Number of devices that the program is split over (1 outside the loop)."""
     return lax.axis_size(AXIS) if bound() else 1

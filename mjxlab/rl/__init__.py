@@ -1,4 +1,4 @@
-"""Reinforcement learning's parts: returns, losses, normalisers, distributions, rollouts, evaluation, PPO.
+"""Reinforcement learning's parts: returns, losses, normalisers, distributions, rollouts, evaluation, goals, PPO.
 
 Every piece is a pure function of arrays, usable alone. Modules load when first used.
 """
@@ -9,9 +9,11 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 _MODULES = (
+    "contrastive",
     "counter",
     "distributions",
     "evaluate",
+    "goals",
     "losses",
     "normalise",
     "ppo",
@@ -24,9 +26,11 @@ _MODULES = (
 
 if TYPE_CHECKING:
     from mjxlab.rl import (
+        contrastive,
         counter,
         distributions,
         evaluate,
+        goals,
         losses,
         normalise,
         ppo,
@@ -38,9 +42,11 @@ if TYPE_CHECKING:
     )
 
 __all__ = [
+    "contrastive",
     "counter",
     "distributions",
     "evaluate",
+    "goals",
     "losses",
     "normalise",
     "ppo",
