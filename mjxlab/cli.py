@@ -1,4 +1,4 @@
-"""The command line: ``mjxlab list | train | evaluate | render | doctor``.
+"""The command line: ``mjxlab list | train | evaluate | render | assets | doctor``.
 
 Exit codes: 0 all is well; 1 work was lost or a check failed; 2 the command cannot be carried out as given (unknown
 name, bad flag, bad config, bad file); 130 interrupted by Ctrl-C; 143 ended by SIGTERM after saving. Errors that a user
@@ -19,6 +19,7 @@ COMMANDS = {
     "train": "train an agent on an environment, or go on with a run",
     "evaluate": "play a trained policy, also on another physics engine",
     "render": "a GIF of a trained policy, or of an environment",
+    "assets": "real data and weights: what there is, and fetch it",
     "doctor": "what is installed, what works here, what to do about the rest",
 }
 

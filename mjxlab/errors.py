@@ -30,5 +30,9 @@ class CheckpointError(MjxlabError, RuntimeError):
     """A checkpoint that is missing, truncated, or of another run."""
 
 
+class AssetError(MjxlabError, RuntimeError):
+    """Real data or weights that cannot be had, or are not what they should be."""
+
+
 class WorkLostError(MjxlabError, RuntimeError):
     """Work could not be saved (disk full, no permission). The CLI exits with 1."""
