@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from typing import Any
+from typing import Any, get_args
 
 import jax
 import jax.numpy as jnp
@@ -14,6 +14,7 @@ from mjxlab.envs.arm import near
 from mjxlab.envs.base import State
 from mjxlab.envs.classic import uniform
 from mjxlab.envs.goal_env import GoalEnv
+from mjxlab.envs.grid import DenseKind, one_of
 from mjxlab.envs.mujoco_env import asset
 from mjxlab.errors import ConfigError
 from mjxlab.physics import Data
@@ -151,6 +152,10 @@ class AntGoal(GoalEnv):
             "ctrl": -self.ctrl_cost_weight * jnp.sum(action**2),
         }
 
+    def heading(self, data: Data) -> Float[Array, "2"]:
+        """Where ``scripted`` walks to, from where the torso is, metres."""
+        return self.commanded(data) - self.achieved(data)
+
     def scripted(self, state: State) -> Float[Array, "8"]:
         """A trot that goes for the goal (make the environment with ``outputs=("time",)``).
 
@@ -158,7 +163,7 @@ class AntGoal(GoalEnv):
         Slow (about 0.5 m/s) and not always steady.
         """
         data = state.data
-        gap = self.commanded(data) - self.achieved(data)
+        gap = self.heading(data)
         w, x, y, z = data.qpos[3:7]
         yaw = jnp.arctan2(2 * (w * z + x * y), 1 - 2 * (y**2 + z**2))
         quarter = jnp.round((jnp.arctan2(gap[1], gap[0]) - yaw) / (np.pi / 2)).astype(jnp.int32)
@@ -180,7 +185,11 @@ class PointUMaze(GoalEnv):
     The maze fills [-1.5, 1.5]²; a wall from its west side to x = 0.5 divides north from south, the way round is in the east.
     Start and goal are anywhere in the corridors (``goals="anywhere"``) or at the two ends of the U (``"far"``).
     Observation (8): position, velocity; position; goal. Success within 0.2 m. Dense reward per step, in [-1, 0]: minus
-    the length of the shortest way round the wall, over 6 m. The straight-line distance would mislead here.
+    the length of the shortest way round the wall, over 6 m.
+
+    Args:
+      goals: where starts and goals lie.
+      dense: "path", or "euclid" for the straight-line distance (over the maze's diagonal), which misleads here.
     """
 
     name = "point_u_maze"
@@ -193,9 +202,10 @@ class PointUMaze(GoalEnv):
     #: half the width of a corridor that the ball's centre can use
     free = 0.3
 
-    def __init__(self, *, goals: str = "anywhere", **common: Any) -> None:
+    def __init__(self, *, goals: str = "anywhere", dense: DenseKind | str = "path", **common: Any) -> None:
         if goals not in ("anywhere", "far"):
             raise ConfigError(f"goals is {goals!r}; expected 'anywhere' or 'far'")
+        self.dense_kind = one_of("dense", dense, get_args(DenseKind))
         super().__init__(**common)
         self.goals = goals
 
@@ -217,6 +227,8 @@ class PointUMaze(GoalEnv):
         return centres[cell] + uniform(key, (2,), self.free)
 
     def dense(self, before: Data, after: Data, action: Float[Array, "2"]) -> dict[str, Any]:
+        if self.dense_kind == "euclid":
+            return {"euclid": -self.distance(after) / float(np.hypot(3, 3))}
         return {"path": -jnp.minimum(self.path(self.achieved(after), self.commanded(after)) / 6, 1.0)}
 
     def path(self, start: Float[Array, "2"], goal: Float[Array, "2"]) -> Float[Array, ""]:

@@ -179,7 +179,14 @@ arm_reach | arm:ArmReach | arm goal | bring a 7-joint arm's hand within 5 cm of 
 arm_push | arm:ArmPush | arm goal | push a puck to a goal with a 7-joint arm
 reacher_goal | goal:ReacherGoal | goal | bring a two-link arm's tip within 2 cm of a goal
 ant_goal | goal:AntGoal | goal | walk to a goal on four legs
-point_u_maze | goal:PointUMaze | goal | drive a point through a U-shaped maze to a goal
+point_u_maze | goal:PointUMaze | goal maze | drive a point through a U-shaped maze to a goal
+point_big_maze | maze:PointBigMaze | goal maze | drive a point through a maze with loops and dead ends to a goal
+ant_u_maze | maze:AntUMaze | goal maze | walk through a U-shaped maze to a goal on four legs
+four_rooms | grid_nav:FourRooms | goal grid maze | go to a cell of a house of four rooms
+random_maze | grid_nav:RandomMaze | goal grid maze | go to a cell of a maze that is new in every episode
+key_door | grid_key_door:KeyDoor | goal grid | fetch a key, pass a door, go to a cell
+sokoban_lite | grid_sokoban:SokobanLite | goal grid | push a box to a cell, without getting it stuck
+lights_out_lite | grid_lights:LightsOutLite | goal grid | switch lights, with their neighbours, into a given pattern
 fast | fast:Fast | toy goal | a point that moves as told, without physics
 toy_constant | toys:Constant | toy | one step, reward 1: the value is 1
 toy_sign | toys:Sign | toy | one step, reward = observation = value

@@ -17,7 +17,8 @@ from mjxlab.envs.fast import Fast
 from mjxlab.errors import ConfigError, MjxlabError, UnknownNameError
 
 OWN = """pendulum inverted_double_pendulum cartpole reacher hopper half_cheetah walker ant humanoid arm_reach
-reacher_goal arm_push ant_goal point_u_maze fast""".split()
+reacher_goal arm_push ant_goal point_u_maze point_big_maze ant_u_maze four_rooms random_maze key_door sokoban_lite
+lights_out_lite fast""".split()
 
 
 @pytest.fixture(autouse=True)
@@ -38,7 +39,9 @@ def message(error: type[Exception], call: Any) -> str:
 
 def test_the_first_environments_are_there() -> None:
     assert set(OWN) < set(names()) and len(names("toy")) == 7
-    assert names("goal") == ["ant_goal", "arm_push", "arm_reach", "fast", "point_u_maze", "reacher_goal"]
+    grids = {"four_rooms", "key_door", "lights_out_lite", "random_maze", "sokoban_lite"}
+    robots = {"ant_goal", "ant_u_maze", "arm_push", "arm_reach", "point_big_maze", "point_u_maze", "reacher_goal"}
+    assert set(names("grid")) == grids and set(names("goal")) == grids | robots | {"fast"}
     assert all(spec(name).description for name in OWN)
 
 
