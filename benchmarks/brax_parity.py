@@ -47,8 +47,6 @@ TOLERANCE = {
     "reacher": 2e-6,
 }
 STEPS = 2
-# jax 0.10's CPU compiler is slow on kinematic chains with this on; a setting of speed, no more
-_QUICK = {"xla_cpu_use_fusion_emitters": False}
 # Brax's step wants its own metrics to be there already
 _METRICS = {
     "ant": "reward_forward reward_survive reward_ctrl reward_contact x_position y_position distance_from_origin "
@@ -127,7 +125,7 @@ def brax(name: str, pose: dict[str, jax.Array], actions: jax.Array) -> tuple[Any
         if name == "reacher":  # Brax's target has two coordinates of its own
             target = pose["mocap_pos"][:, 0, :2]
             qpos, qvel = jnp.concatenate([qpos, target], 1), jnp.concatenate([qvel, jnp.zeros_like(target)], 1)
-        return jax.jit(run, compiler_options=_QUICK)(qpos, qvel, actions)
+        return jax.jit(run, compiler_options=physics.mjx_options())(qpos, qvel, actions)
 
 
 def parity(name: str, engine: str = "mujoco", worlds: int = 64) -> dict[str, np.ndarray]:

@@ -172,7 +172,12 @@ def test_compile_options_are_found_wherever_the_step_is(engines):
     deep = jax.jit(jax.vmap(lambda d: jax.lax.cond(d.finite, lambda d: step(mjx, d), lambda d: d.qpos, d)))
     data = jax.eval_shape(jax.vmap(lambda v: mjx.init(qvel=v)), jax.ShapeDtypeStruct((3, 1), jnp.float32))
     found = physics.compiler_options(deep.trace(data).jaxpr)
-    assert found == {"xla_cpu_use_fusion_emitters": False}
+    option = {"xla_cpu_use_fusion_emitters": False}
+    try:  # jax 0.11 has it no more, nor the slowness that it cures
+        jax.jit(jnp.sin, compiler_options=option)(1.0)
+        assert found == option
+    except jax.errors.JaxRuntimeError:
+        assert found == {}
     assert physics.compiler_options(jax.make_jaxpr(lambda: step(c, c.init()))()) == {}
     assert physics.compiler_options(jax.make_jaxpr(jnp.sin)(1.0)) == {}
 

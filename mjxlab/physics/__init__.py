@@ -18,7 +18,7 @@ from mjxlab.physics.data import Data, where
 from mjxlab.physics.engine import DEFAULT_OUTPUTS, Engine
 from mjxlab.physics.ffi import export_checks
 from mjxlab.physics.load import Model, has_warp, load_model
-from mjxlab.physics.options import compiler_options, jit
+from mjxlab.physics.options import compiler_options, jit, mjx_options
 
 __all__ = [
     "Data",
@@ -30,6 +30,7 @@ __all__ = [
     "jit",
     "load_model",
     "make_engine",
+    "mjx_options",
     "where",
 ]
 

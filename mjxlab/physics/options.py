@@ -39,9 +39,12 @@ def compiler_options(jaxpr: Any) -> dict[str, Any]:
     Returns:
       ``{}`` unless the program steps the ``mjx`` engine on a CPU and this XLA has the option.
     """
-    if jax.default_backend() != "cpu" or not any(_names(jaxpr)):
-        return {}
-    return {_OPTION: False} if _known() else {}
+    return mjx_options() if any(_names(jaxpr)) else {}
+
+
+def mjx_options() -> dict[str, Any]:
+    """Options for a program of MJX's: ``{}`` unless the backend is a CPU and this XLA has the option."""
+    return {_OPTION: False} if jax.default_backend() == "cpu" and _known() else {}
 
 
 def _names(jaxpr: Any) -> Iterator[bool]:
