@@ -6,6 +6,8 @@ environment is made. Another package adds environments to mjxlab without being i
 
     [project.entry-points."mjxlab.envs"]
     my_robot = "my_package.robots:MyRobot"
+
+Names with a colon, such as ``gymnax:CartPole-v1``, are environments of other suites (``mjxlab.envs.adapters``).
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ import re
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from mjxlab.envs.adapters import PREFIXES
 from mjxlab.envs.base import Env
 from mjxlab.errors import ConfigError, UnknownNameError
 
@@ -115,6 +118,9 @@ def spec(name: str) -> EnvSpec:
       UnknownNameError: no such environment; the message lists the closest names.
     """
     known = _installed() | _specs
+    suite, colon, inner = name.partition(":")
+    if colon and name not in known:
+        return _of_suite(suite, inner, name)
     if name not in known:
         close = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
         hint = f"did you mean {' or '.join(map(repr, close))}?" if close else f"known: {', '.join(sorted(known))}"
@@ -122,11 +128,22 @@ def spec(name: str) -> EnvSpec:
     return known[name]
 
 
+def _of_suite(suite: str, inner: str, name: str) -> EnvSpec:
+    """What ``suite:inner`` is made by."""
+    if suite not in PREFIXES:
+        known = ", ".join(f"{prefix}:" for prefix in PREFIXES)
+        raise UnknownNameError(f"unknown environment {name!r}; before the colon, one of {known} is expected")
+    adapter = getattr(importlib.import_module("mjxlab.envs.adapters"), f"from_{suite}")
+    return EnvSpec(name, functools.partial(adapter, inner), ("adapted", suite), f"from {suite}")
+
+
 def make(name: str, engine: str | None = "auto", **kwargs: Any) -> Env:
     """An environment by name.
 
     Args:
-      name: a registered name (``mjxlab.envs.names()`` lists them).
+      name: a registered name (``mjxlab.envs.names()`` lists them), or one of another suite behind its prefix:
+        ``"gymnax:CartPole-v1"``, ``"brax:ant"``, ``"playground:CartpoleBalance"``, ``"jumanji:Maze-v0"``,
+        ``"jaxmarl:MPE_simple_spread_v3"``.
       engine: physics engine: ``"auto"``, ``"mujoco"``, ``"mjx"`` or ``"warp"``. Environments without
         physics take ``"auto"`` only.
       **kwargs: go to the environment.
@@ -139,7 +156,8 @@ def make(name: str, engine: str | None = "auto", **kwargs: Any) -> Env:
     parameters = inspect.signature(factory).parameters
     anything = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
     accepted = [n for n, p in parameters.items() if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
-    if "engine" in accepted or anything:
+    adapted = ":" in name and name not in names()  # its further arguments go to the other suite
+    if "engine" in accepted or (anything and not adapted):
         kwargs = {"engine": engine, **kwargs}
     elif engine not in ("auto", None):
         raise ConfigError(f"environment {name!r} has no physics engine: engine is {engine!r}, expected 'auto'")
