@@ -41,6 +41,12 @@ _SYSTEMS = {
             "proximal policy optimisation, continuous and discrete actions",
             "Schulman et al. 2017, arXiv 1707.06347",
         ),
+        System(
+            "cppo",
+            "mjxlab.agents.cppo",
+            "contrastive PPO: goal tasks without reward and without replay, continuous and discrete actions",
+            "Osman et al. 2026, arXiv 2605.13554",
+        ),
     )
 }
 

@@ -29,6 +29,7 @@ class Tower(nn.Module):
       skip: every 4th layer's output is added to what it was 4 layers before (all widths must be equal).
       film: a second input scales and shifts every hidden layer, by linear functions of it (Perez et al. 2018,
         arXiv:1709.07871), in place of being concatenated to the first.
+      out_scale: scale of the last layer's initial weights.
     """
 
     widths: Sequence[int] = (256, 256)
@@ -36,6 +37,7 @@ class Tower(nn.Module):
     layer_norm: bool = True
     skip: bool = False
     film: bool = False
+    out_scale: float = 1.0
 
     @nn.compact
     def __call__(
@@ -57,7 +59,7 @@ class Tower(nn.Module):
                 kept = x
             elif self.skip and layer % SKIP == 0:
                 x = kept = x + kept
-        return dense(self.size, init)(x)
+        return dense(self.size, make_kernel_init("lecun", self.out_scale))(x)
 
 
 class ContrastiveCritic(nn.Module):

@@ -100,7 +100,7 @@ class Config:
     def validate(self) -> None:
         """Raise ``ConfigError`` for the first field that cannot work. Concrete values only: never under a trace."""
         for name, (low, high, open_low, optional) in _FLOATS.items():
-            _check_float(name, getattr(self, name), low, high, open_low, optional)
+            check_float(name, getattr(self, name), low, high, open_low, optional)
         for name, optional in _COUNTS.items():
             value = getattr(self, name)
             if optional and value is None:
@@ -163,7 +163,8 @@ _CHOICES: dict[str, tuple[str, ...]] = {
 }
 
 
-def _check_float(name: str, value: Any, low: float, high: float, open_low: bool, optional: bool) -> None:
+def check_float(name: str, value: Any, low: float, high: float, open_low: bool, optional: bool) -> None:
+    """Raise ``ConfigError`` unless a field's value is a finite number within bounds (the lowest may be excluded)."""
     if value is None and optional:
         return
     bounds = f"{'above' if open_low else 'at least'} {low:g}" if low > -math.inf else "finite"
