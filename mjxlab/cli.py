@@ -1,8 +1,8 @@
-"""The command line: ``mjxlab list | train | evaluate | render | assets | doctor``.
+"""The command line: ``mjxlab list | train | evaluate | reproduce | sweep | render | assets | doctor``.
 
-Exit codes: 0 all is well; 1 work was lost or a check failed; 2 the command cannot be carried out as given (unknown
-name, bad flag, bad config, bad file); 130 interrupted by Ctrl-C; 143 ended by SIGTERM after saving. Errors that a user
-can cause are one line on stderr; ``--debug`` shows where they were raised.
+Exit codes: 0 all is well; 1 work was lost, or a check or a study's criterion failed; 2 the command cannot be carried out
+as given (unknown name, bad flag, bad config, bad file); 130 interrupted by Ctrl-C; 143 ended by SIGTERM after saving.
+Errors that a user can cause are one line on stderr; ``--debug`` shows where they were raised.
 """
 
 from __future__ import annotations
@@ -15,9 +15,11 @@ from collections.abc import Sequence
 from mjxlab.errors import MjxlabError, WorkLostError
 
 COMMANDS = {
-    "list": "environments and agents by name",
+    "list": "environments, agents and studies by name",
     "train": "train an agent on an environment, or go on with a run",
     "evaluate": "play a trained policy, also on another physics engine",
+    "reproduce": "run a study: its tables, and whether its criteria hold",
+    "sweep": "many seeds and settings of an agent in one program",
     "render": "a GIF of a trained policy, or of an environment",
     "assets": "real data and weights: what there is, and fetch it",
     "doctor": "what is installed, what works here, what to do about the rest",
@@ -33,10 +35,12 @@ examples:
   mjxlab train ppo ant --env-steps 1000000 --run-dir runs/ant --config.lr 3e-4
   mjxlab evaluate runs/ant --episodes 100 --engine mjx
   mjxlab render runs/ant --out ant.gif
+  mjxlab reproduce selfcheck
+  mjxlab sweep ppo pendulum --seeds 0 1 2 --lr 1e-4 3e-4 1e-3
   mjxlab list envs --tag goal
 
-`mjxlab COMMAND --help` tells more. Exit codes: 0 fine, 1 work lost or a check failed, 2 usage error, 130 Ctrl-C,
-143 SIGTERM (the run was saved and goes on when called again)."""
+`mjxlab COMMAND --help` tells more. Exit codes: 0 fine, 1 work lost, or a check or a criterion failed, 2 usage error,
+130 Ctrl-C, 143 SIGTERM (the run was saved and goes on when called again)."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:

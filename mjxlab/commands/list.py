@@ -13,12 +13,12 @@ from mjxlab.errors import UnknownNameError
 
 @dataclasses.dataclass
 class Options:
-    """Environments and agents by name.
+    """Environments, agents and studies by name.
 
-    examples: mjxlab list | mjxlab list envs --tag goal | mjxlab list agents
+    examples: mjxlab list | mjxlab list envs --tag goal | mjxlab list agents | mjxlab list studies
     """
 
-    kind: Annotated[Literal["all", "envs", "agents"], tyro.conf.Positional] = "all"
+    kind: Annotated[Literal["all", "envs", "agents", "studies"], tyro.conf.Positional] = "all"
     """What to list."""
     tag: str | None = None
     """Only environments with this tag."""
@@ -33,6 +33,10 @@ def main(words: list[str]) -> int:
         print("agents")
         for name, system in catalogue.systems().items():
             print(f"  {name:26} {system.description}")
+    if options.kind in ("all", "studies"):
+        print("studies")
+        for name, study in catalogue.studies().items():
+            print(f"  {name:26} {study.description}")
     if options.kind in ("all", "envs"):
         names = envs.names(options.tag)
         if not names:
