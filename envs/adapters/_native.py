@@ -138,7 +138,8 @@ class Adapted:
         self.name = name
         self.action_space = action_space
         self.episode_length = check_length(episode_length)
-        self.native_low, self.native_high = native_range if native_range is not None else (None, None)
+        self.native_low: Any = None if native_range is None else native_range[0]
+        self.native_high: Any = None if native_range is None else native_range[1]
         self._types: Outcome | None = None
 
         # jitted, so that calls outside of jit do not go through thousands of single operations; a program with MJX in
@@ -322,8 +323,9 @@ def array_space(like: Any, low: Any = None, high: Any = None) -> gym_spaces.Spac
     if np.issubdtype(dtype, np.bool_):
         return gym_spaces.MultiBinary(shape) if shape else gym_spaces.Discrete(2)
     if np.issubdtype(dtype, np.integer):
-        info = np.iinfo(dtype)
-        bottom, top, kind = info.min, info.max, dtype.type
+        bottom: Any = np.iinfo(dtype).min
+        top: Any = np.iinfo(dtype).max
+        kind: Any = dtype.type
     else:
         bottom, top, kind = -np.inf, np.inf, np.float32
     return gym_spaces.Box(

@@ -178,7 +178,7 @@ def _dtype(node: Any) -> np.dtype:
     if not (isinstance(node, Node) and node.function == "numpy.dtype" and isinstance(node.args[0], str)):
         raise AssetError(f"expected the type of an array, found {node!r}")
     code = node.args[0]
-    order = node.state[1] if isinstance(node.state, tuple) else "="
+    order: Any = node.state[1] if isinstance(node.state, tuple) else "="
     if code[0] not in "biufcSU":
         raise AssetError(f"arrays of type {code!r} cannot be read")
     return np.dtype(code).newbyteorder("=" if order == "|" else order)
