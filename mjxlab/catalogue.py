@@ -50,6 +50,12 @@ _SYSTEMS = {
         System(
             "cppo",
             "mjxlab.agents.cppo",
+            "contrastive PPO: goals reached without any reward, on-policy",
+            "Osman et al. 2026, arXiv 2605.13554",
+        ),
+        System(
+            "cppo",
+            "mjxlab.agents.cppo",
             "contrastive PPO: goal tasks without reward and without replay, continuous and discrete actions",
             "Osman et al. 2026, arXiv 2605.13554",
         ),
