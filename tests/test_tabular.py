@@ -97,16 +97,14 @@ def test_soft_value_iteration() -> None:
     ("call", "message"),
     [
         (lambda P, pi: tabular.occupancy_density(P, pi, 1.0), "gamma: got 1.0, expected a number of at least 0"),
-        (lambda P, pi: tabular.occupancy_density(P[:, 0], pi, 0.9), r"P: got the shape \(5, 5\)"),
         (lambda P, pi: tabular.occupancy_density(2 * P, pi, 0.9), "P: got rows that are no distributions"),
-        (lambda P, pi: tabular.occupancy_density(P, pi[:, :2], 0.9), r"pi: got the shape \(5, 2\), expected \(5, 3\)"),
         (lambda P, pi: tabular.occupancy_density(P, 1 - pi, 0.9), "pi: got rows that are no distributions"),
         (lambda P, pi: tabular.soft_value_iteration(P, pi, 0.9, -1.0), "temperature: got -1.0"),
     ],
 )
 def test_bad_arguments_give_one_clear_line(call, message: str) -> None:
     P, _, pi = random_process()
-    with pytest.raises((ConfigError, Exception), match=message) as error:
+    with pytest.raises(ConfigError, match=message) as error:
         call(P, pi)
     assert "\n" not in str(error.value)
 
