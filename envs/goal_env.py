@@ -66,9 +66,15 @@ class GoalEnv(MujocoEnv):
         """From achieved to commanded, metres."""
         return jnp.linalg.norm(self.achieved(data) - self.commanded(data))
 
+    def reached(
+        self, achieved: Float[Array, "*batch goal"], commanded: Float[Array, "*batch goal"]
+    ) -> Bool[Array, "*batch"]:
+        """Whether the one is closer to the other than ``radius``; for relabelled goals too."""
+        return jnp.linalg.norm(achieved - commanded, axis=-1) < self.radius
+
     def success(self, data: Data) -> Bool[Array, ""]:
         """Closer than ``radius``."""
-        return self.distance(data) < self.radius
+        return self.reached(self.achieved(data), self.commanded(data))
 
     def observe(self, data: Data) -> Float[Array, " obs"]:
         return jnp.concatenate([self.features(data), self.achieved(data), self.commanded(data)])

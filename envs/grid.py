@@ -190,7 +190,7 @@ class GridGoal:
         return self.scaled(params["goal"])
 
     def steps_to_go(self, data: Mapping[str, Array], params: Mapping[str, Array]) -> Int[Array, ""]:
-        """Steps of the best way to the goal, if every action is carried out; ``longest`` where it is out of reach."""
+        """Steps of the best way to the goal, were every action carried out; ``longest`` or more if it is out of reach."""
         raise ConfigError(f"environment {self.name!r} defines no steps_to_go")
 
     def layers(self, state: State) -> dict[str, Board]:

@@ -1,8 +1,9 @@
 """Mazes for robots: drawn as text, built as walls of a MuJoCo model, with the shortest ways through them.
 
-The length of the shortest way is exact, for an upright square among walls: it is straight, or it goes round corners, each
-seen from the one before. (A disc may cut a corner by 0.4 of its radius.) Which corners see each other is found when the
-maze is made; at run time only the sight of start and goal is tested.
+The shortest way is straight, or it goes round corners, each seen from the one before. A disc of radius r goes round a
+corner on an arc; here it goes through the middle of that arc, r / sqrt(2) from the walls along x and y, so that wherever
+the disc can be, it sees its way. Lengths are right to a tenth of r for each corner. Which corners see each other is found
+when the maze is made; at run time only the sight of start and goal is tested.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int, Key
 
 from mjxlab.envs.grid_nav import read_board
+from mjxlab.errors import ConfigError
 
 #: length of a way that does not exist, metres
 NO_WAY = 1e3
@@ -28,7 +30,7 @@ class Layout:
     Args:
       board: the drawing: ``#`` is a block of wall, all else free.
       cell: side of a cell, metres.
-      radius: of what goes through it (half the side of a square), metres.
+      radius: of what goes through it, metres.
       grace: how far it may press into a wall and still be taken to stand beside it, metres.
 
     Attributes:
@@ -36,6 +38,7 @@ class Layout:
       cells: int[n, 2], row and column of each free cell.
       centres: float[n, 2], x and y of their middles, metres.
       walls: float[w, 4]: x, y and half sizes of the blocks, each as large as can be.
+      margin: how near ways come to corners, along x and along y, metres.
       corners: float[c, 2]: where ways bend.
       longest: the longest of the shortest ways between the middles of two cells, metres.
       ends: the two cells that are that far apart.
@@ -44,8 +47,9 @@ class Layout:
       ConfigError: a drawing that is no maze.
     """
 
-    def __init__(self, board: str, cell: float, radius: float, grace: float = 0.01) -> None:
+    def __init__(self, board: str, cell: float, radius: float, grace: float = 0.02) -> None:
         self.free = read_board(board)
+        self.margin = radius / np.sqrt(2)
         self.cell, self.radius, self.grace = cell, radius, grace
         self.cells = np.argwhere(self.free)
         self.centres = self._middle(self.cells[:, 0], self.cells[:, 1])
@@ -85,7 +89,7 @@ class Layout:
         return inner
 
     def _corners(self) -> np.ndarray:
-        """Outer corners of walls, moved off them by the radius."""
+        """Outer corners of walls, moved off them by the margin."""
         wall, found = ~self.free, []
         for row in range(1, wall.shape[0]):
             for column in range(1, wall.shape[1]):
@@ -97,7 +101,7 @@ class Layout:
                         beside = wall[across[0], c], wall[r, across[1]]
                         if wall[r, c] and not wall[across] and not any(beside):
                             place = self._middle(row - 0.5, column - 0.5)
-                            found.append(place + self.radius * np.array([-right, down]))
+                            found.append(place + self.margin * np.array([-right, down]))
         return np.array(found).reshape(-1, 2)
 
     def _ways_between_corners(self) -> np.ndarray:
@@ -124,8 +128,8 @@ class Layout:
         return np.minimum(best, np.min(onward[:, None] + leg[None], axis=-1))
 
     def _boxes(self) -> np.ndarray:
-        """float[b, 4]: x and y from, x and y to, of the walls, grown by the radius less the grace."""
-        grow = self.radius - self.grace
+        """float[b, 4]: x and y from, x and y to, of the walls, grown by the margin less the grace."""
+        grow = self.margin - self.grace
         middle, half = self._inner[:, :2], self._inner[:, 2:] + grow
         return np.concatenate([middle - half, middle + half], axis=1)
 
@@ -187,7 +191,7 @@ class Layout:
         """A robot's MJCF with this maze's walls, a floor of its size, and a camera above.
 
         Args:
-          path: the MJCF; its camera ``track`` and its geom ``floor`` are fitted to the maze.
+          path: the MJCF; its geom ``floor`` is fitted to the maze, its camera ``track`` replaced.
           height: of the walls, metres.
           bits: further attributes of each wall's geom (``conaffinity``, ``friction`` …).
         """
@@ -204,10 +208,12 @@ class Layout:
         rows, columns = self.free.shape
         half = np.array([columns, rows]) * self.cell / 2
         spec.geom("floor").size = [*(half + 0.5 * self.cell), 0.1]
-        camera = spec.camera("track")
-        camera.mode = mujoco.mjtCamLight.mjCAMLIGHT_FIXED
-        camera.pos = [0, -0.55 * half[1], 2.65 * half.max()]
-        camera.quat = [np.cos(0.1), np.sin(0.1), 0, 0]  # from straight above, tipped 0.2 rad to the north
+        # a camera that sees all of it, from above and a little from the south, in place of the one that goes with the robot
+        spec.delete(spec.camera("track"))
+        tip, high = 0.25, 2.7 * half.max()
+        spec.worldbody.add_camera(
+            name="track", pos=[0, -np.tan(tip) * high, high], quat=[np.cos(tip / 2), np.sin(tip / 2), 0, 0]
+        )
         return spec.compile()
 
 
