@@ -9,7 +9,6 @@ from typing import Any, Literal, get_args
 
 import jax
 import jax.numpy as jnp
-import mujoco
 import numpy as np
 from jaxtyping import Array, Float, Key
 
@@ -135,9 +134,7 @@ class AntUMaze(AntGoal):
         self.dense_kind = one_of("dense", dense, get_args(DenseKind))
         self.layout = Layout(board, cell=3.0, radius=0.25, grace=0.05)
         # bit 2 is for torso and walls alone: the torso does not touch the floor
-        model = self.layout.model(asset("ant_goal.xml"), 1.0, contype=0, conaffinity=3, friction=[1.0, 0.5, 0.5])
-        torso = mujoco.mj_name2id(model, mujoco.mjtObj.mjOBJ_GEOM, "torso")
-        model.geom_contype[torso] = 2
+        model = self.layout.model(asset("ant_goal.xml"), 1.0, {"torso": 2}, conaffinity=3, friction=[1.0, 0.5, 0.5])
         super().__init__(mjcf=model, **common)
 
     def reset_pose(self, key: Key[Array, ""]) -> dict[str, Array]:

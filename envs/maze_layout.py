@@ -9,6 +9,7 @@ when the maze is made; at run time only the sight of start and goal is tested.
 from __future__ import annotations
 
 import heapq
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -187,12 +188,14 @@ class Layout:
 
     # the model
 
-    def model(self, path: str, height: float, **bits: Any) -> mujoco.MjModel:
+    def model(self, path: str, height: float, contype: Mapping[str, int] | None = None, **bits: Any) -> mujoco.MjModel:
         """A robot's MJCF with this maze's walls, a floor of its size, and a camera above.
 
         Args:
           path: the MJCF; its geom ``floor`` is fitted to the maze, its camera ``track`` replaced.
           height: of the walls, metres.
+          contype: contact bits of some of the robot's geoms, by name, instead of the file's. (Set before the model is
+            compiled: MuJoCo keeps bits of whole bodies, too, and would not find the contact otherwise.)
           bits: further attributes of each wall's geom (``conaffinity``, ``friction`` …).
         """
         spec = mujoco.MjSpec.from_file(path)
@@ -203,8 +206,11 @@ class Layout:
                 pos=[x, y, height / 2],
                 size=[half_x, half_y, height / 2],
                 material="fixed",
+                contype=0,
                 **bits,
             )
+        for name, value in (contype or {}).items():
+            spec.geom(name).contype = value
         rows, columns = self.free.shape
         half = np.array([columns, rows]) * self.cell / 2
         spec.geom("floor").size = [*(half + 0.5 * self.cell), 0.1]
