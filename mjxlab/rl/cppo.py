@@ -289,13 +289,13 @@ def _train(
         bonus = jnp.exp(log_cost) if config.adaptive_entropy else fixed
         grads, parts = jax.grad(lambda p: ppo_loss(networks, config, p, batch, bonus), has_aux=True)(carry[0])
         grads, parts = spmd.pmean((grads, parts))
-        (*carry, _), norm, sound = descend("actor", carry, grads, parts["policy_loss"] - bonus * parts["entropy"])
+        carry, norm, sound = descend("actor", carry, grads, parts["policy_loss"] - bonus * parts["entropy"])
         if config.adaptive_entropy:
             moved = log_cost + config.entropy_lr * (aim - parts["entropy"])
             low, high = (jnp.log(jnp.asarray(x, moved.dtype)) for x in (config.entropy_min, config.entropy_max))
             log_cost = jnp.where(sound, jnp.clip(moved, low, high), log_cost)
         parts["policy_grad_norm"] = norm
-        return (*carry, log_cost), jnp.stack([parts[name] for name in _POLICY_PARTS])
+        return (*carry[:3], log_cost), jnp.stack([parts[name] for name in _POLICY_PARTS])
 
     none = Counter.of(0)
     critic: Any = (state.params["critic"], state.opt_state["critic"], none)
@@ -329,8 +329,13 @@ def _no_rows(networks: GoalNetworks, config: Config, envs: int) -> CriticRows:
     def zeros(size: int) -> Array:
         return jnp.zeros((*lead, size), jnp.result_type(float))
 
-    sizes = (spec.state_size, spec.goal_size, networks.actions, spec.goal_size)
-    return CriticRows(*map(zeros, sizes), valid=jnp.zeros(lead, bool))
+    return CriticRows(
+        state=zeros(spec.state_size),
+        commanded=zeros(spec.goal_size),
+        action=zeros(networks.actions),
+        goal=zeros(spec.goal_size),
+        valid=jnp.zeros(lead, bool),
+    )
 
 
 def _delay(stale: CriticRows, rows: CriticRows, empty: Bool[Array, ""]) -> tuple[CriticRows, CriticRows]:

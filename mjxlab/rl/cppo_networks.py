@@ -84,16 +84,18 @@ def make_networks(env: Any, config: Config) -> GoalNetworks:
         }
 
     def policy(params: Any, obs: Array, mask: Any = None) -> distributions.Distribution:
-        out = actor.apply(params, obs)
+        out: Any = actor.apply(params, obs)
         if discrete:
             return distributions.Categorical(out, mask)
         return distributions.TanhNormal(out[..., :actions], jnp.exp(log_std(out[..., actions:], config.init_std)))
 
     def phi(params: Any, state: Array, action: Array, commanded: Array) -> Array:
-        return critic.apply(params, state, action, commanded, method="phi")
+        found: Any = critic.apply(params, state, action, commanded, method="phi")
+        return found
 
     def psi(params: Any, goal: Array) -> Array:
-        return critic.apply(params, goal, method="psi")
+        found: Any = critic.apply(params, goal, method="psi")
+        return found
 
     def encode(raw: Array) -> Array:
         return jax.nn.one_hot(raw, actions, dtype=jnp.result_type(float)) if discrete else jnp.tanh(raw)
