@@ -29,6 +29,7 @@ __all__ = [
     "achieved",
     "flat",
     "future_goal_indices",
+    "geometric",
     "goal_spec",
     "relabel",
     "split",
@@ -118,6 +119,16 @@ def trajectory_ids(done: Bool[Array, "time *worlds"]) -> Int[Array, "time *world
     return jnp.cumsum(ends, 0, dtype=jnp.int32) - ends
 
 
+def geometric(u: Float[Array, "*rows"], count: Int[Array, "*rows"], gamma: Scalar) -> Int[Array, "*rows"]:
+    """A number k in 0 … count - 1 (0 if count is 0), P(k) proportional to gamma^k, from a uniform draw u in [0, 1)."""
+    n = jnp.maximum(count, 1).astype(u.dtype)
+    rate = jnp.log(jnp.asarray(gamma, u.dtype))
+    level = rate > -1e-6  # gamma so near 1 that the law is uniform; the formula would divide 0 by 0
+    safe = jnp.where(level, -jnp.ones_like(rate), jnp.maximum(rate, -80))  # exp(-80) is as good as 0
+    ahead = jnp.where(level, u * n, jnp.log1p(u * jnp.expm1(n * safe)) / safe)
+    return jnp.clip(jnp.floor(ahead).astype(jnp.int32), 0, jnp.maximum(count - 1, 0))
+
+
 def future_goal_indices(
     key: Key[Array, ""], traj_id: Int[Array, " time"], gamma: Scalar, *, first: int = 1
 ) -> Int[Array, " time"]:
@@ -139,15 +150,8 @@ def future_goal_indices(
     is_last = jnp.concatenate([traj_id[1:] != traj_id[:-1], jnp.ones((1,), bool)])
     end = lax.cummin(jnp.where(is_last, step, size), reverse=True)
     count = end - step + (1 - first)  # how many later steps there are
-    dtype = jnp.result_type(float)
-    u = jax.random.uniform(key, (size,), dtype)
-    n = jnp.maximum(count, 1).astype(dtype)
-    rate = jnp.log(jnp.asarray(gamma, dtype))
-    level = rate > -1e-6  # gamma so near 1 that the law is uniform; the formula would divide 0 by 0
-    safe = jnp.where(level, -jnp.ones_like(rate), jnp.maximum(rate, -80))  # exp(-80) is as good as 0
-    geometric = jnp.log1p(u * jnp.expm1(n * safe)) / safe
-    ahead = jnp.where(level, u * n, geometric)
-    ahead = jnp.clip(jnp.floor(ahead).astype(jnp.int32), 0, jnp.maximum(count - 1, 0))
+    u = jax.random.uniform(key, (size,), jnp.result_type(float))
+    ahead = geometric(u, count, gamma)
     return jnp.where(count > 0, step + first + ahead, step)
 
 
