@@ -1,4 +1,4 @@
-"""The command line: ``mjxlab list | train | evaluate | reproduce | sweep | render | assets | doctor``.
+"""The command line: ``mjxlab list | train | evaluate | reproduce | sweep | render | bench | assets | doctor``.
 
 Exit codes: 0 all is well; 1 work was lost, or a check or a study's criterion failed; 2 the command cannot be carried out
 as given (unknown name, bad flag, bad config, bad file); 130 interrupted by Ctrl-C; 143 ended by SIGTERM after saving.
@@ -21,6 +21,7 @@ COMMANDS = {
     "reproduce": "run a study: its tables, and whether its criteria hold",
     "sweep": "many seeds and settings of an agent in one program",
     "render": "a GIF of a trained policy, or of an environment",
+    "bench": "speed side by side with rivals: env, + inference, + training",
     "assets": "real data and weights: what there is, and fetch it",
     "doctor": "what is installed, what works here, what to do about the rest",
 }
@@ -49,7 +50,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     Args:
       argv: arguments without the program's name; those of the process by default.
     """
-    words = list(sys.argv[1:] if argv is None else argv)
+    code = _main(list(sys.argv[1:] if argv is None else argv))
+    try:
+        sys.stdout.flush()  # here, where what goes wrong can be told, rather than when Python ends
+    except BrokenPipeError:
+        _to_nowhere()
+    except OSError as error:
+        _to_nowhere()
+        code = fail(f"standard output: {error.strerror or error}", 1)
+    return code
+
+
+def _main(words: list[str]) -> int:
     debug = "--debug" in words
     words = [word for word in words if word != "--debug"]
     try:
@@ -61,12 +73,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:  # `mjxlab list | head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _to_nowhere()
         return 0
     except OSError as error:
         if debug:
             raise
         return fail(f"{error.filename or 'input/output'}: {error.strerror or error}", 1)
+
+
+def _to_nowhere() -> None:
+    """Standard output to the null device: nobody reads it, and Python would complain at its end."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def run(words: list[str]) -> int:

@@ -15,6 +15,18 @@ import numpy as np
 from mjxlab.errors import ConfigError
 
 C = TypeVar("C")
+SEEDS = 2**32  # JAX takes a seed modulo this number, silently, unless 64-bit types are on
+
+
+def check_seed(seed: Any, name: str = "seed") -> int:
+    """The seed, if it is one that no other seed equals.
+
+    Raises:
+      ConfigError: no integer, below 0, or 2^32 or more.
+    """
+    if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < SEEDS:
+        raise ConfigError(f"{name}: got {seed!r}, expected an integer of at least 0 and below 2^32")
+    return seed
 
 
 def to_json(value: Any) -> Any:

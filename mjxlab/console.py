@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import time
+from collections.abc import Callable
 from typing import IO, Any, cast
 
 from mjxlab.sinks import RunInfo, Sink, shown
@@ -48,7 +49,14 @@ class Console(Sink):
     def message(self, text: str) -> None:
         from rich.text import Text
 
-        self._rich.print(Text(text))
+        self._attempt(lambda: self._rich.print(Text(text)))
+
+    def _attempt(self, action: Callable[[], object]) -> None:
+        """Lines that nobody can read any more (``| head``, a full disk) are not worth the run: it goes on in silence."""
+        try:
+            action()
+        except (OSError, SystemExit):  # rich leaves the program where a pipe is broken
+            self._rich.quiet = True
 
     def write(self, step: int, metrics: dict[str, Any]) -> None:
         evaluated = {k: v for k, v in metrics.items() if k.startswith("eval/")}
@@ -62,7 +70,8 @@ class Console(Sink):
 
     def flush(self, sync: bool = False) -> None:
         if self._bar is not None:
-            self._bar.update(self._task, completed=self._step, facts=self._facts(), refresh=True)
+            bar, facts = self._bar, self._facts()
+            self._attempt(lambda: bar.update(self._task, completed=self._step, facts=facts, refresh=True))
         elif time.monotonic() - self._told >= self._interval:
             self._line()
 
@@ -92,7 +101,7 @@ class Console(Sink):
     def close(self) -> None:
         if self._bar is not None:
             self.flush()
-            self._bar.stop()
+            self._attempt(self._bar.stop)
             self._bar = None
         elif self._latest:
             self._line()

@@ -16,6 +16,7 @@ import jax
 
 from mjxlab import spmd
 from mjxlab.batches import Batches
+from mjxlab.configs import check_seed
 from mjxlab.errors import ConfigError
 from mjxlab.history import History
 from mjxlab.learner import Learner
@@ -205,7 +206,7 @@ def _count(name: str, value: Any) -> int:
 
 def _key(key: Any) -> jax.Array:
     if isinstance(key, int) and not isinstance(key, bool):
-        return jax.random.key(key)
+        return jax.random.key(check_seed(key, "key"))
     if not spmd.is_key(key) or key.shape != ():
         kind = f"{key.dtype}{list(key.shape)}" if hasattr(key, "dtype") else repr(key)
         raise ConfigError(f"key: got {kind}, expected one typed key (jax.random.key(seed)) or a seed")

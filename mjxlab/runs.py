@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import datetime
 import importlib.metadata
@@ -11,12 +12,19 @@ import pathlib
 import platform
 import subprocess
 import sys
+import types
+from collections.abc import Iterator
 from typing import Any, TypeVar
 
 import jax
 
 from mjxlab.configs import differences, from_json
 from mjxlab.errors import ConfigError, WorkLostError
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
 
 RECORD = "run.json"
 FORMAT = 1
@@ -25,6 +33,15 @@ PACKAGES = (
 ).split()
 IDENTITY = ("agent", "env", "env_options", "config", "key", "matmul_precision", "x64")
 C = TypeVar("C")
+_NAME, _TABLE = ((str, types.NoneType), "a name or null"), ((dict, types.NoneType), "an object or null")
+_KINDS: dict[str, tuple[Any, str]] = {
+    "agent": _NAME,
+    "env": _NAME,
+    "env_options": _TABLE,
+    "config": (object, "a config"),
+    "key": (dict, "an object"),
+    "steps": (int, "an integer"),
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,7 +73,10 @@ class Run:
 
     def config(self, cls: type[C], **replace: Any) -> C:
         """The run's config as ``cls``; see ``configs.from_json``."""
-        return from_json(cls, self.record["config"], **replace)
+        saved = self.record["config"]
+        if not isinstance(saved, dict):
+            raise ConfigError(f"run_dir: {self.folder / RECORD}: config is {saved!r}, expected a {cls.__name__}")
+        return from_json(cls, saved, **replace)
 
     @classmethod
     def create(cls, folder: str | os.PathLike[str], record: dict[str, Any]) -> Run:
@@ -90,6 +110,13 @@ class Run:
             raise ConfigError(f"run_dir: {path / RECORD} cannot be read, expected JSON") from None
         if not isinstance(record, dict) or record.get("format") != FORMAT:
             raise ConfigError(f"run_dir: {path / RECORD} is not of this version, expected format {FORMAT}")
+        for name, (kinds, expected) in _KINDS.items():
+            if name not in record or not isinstance(record[name], kinds):
+                found = repr(record[name]) if name in record else "nothing"
+                raise ConfigError(f"run_dir: {path / RECORD}: {name} is {found}, expected {expected}")
+        words = record["key"].get("data")
+        if not isinstance(words, list) or not words or not all(type(word) is int for word in words):
+            raise ConfigError(f"run_dir: {path / RECORD}: key.data is {words!r}, expected a list of integers")
         return cls(path, record)
 
     @classmethod
@@ -119,6 +146,32 @@ class Run:
         self.record["starts"] = [*self.record.get("starts", []), {"time": now, "step": step, **machine}]
         self.write()
 
+    @contextlib.contextmanager
+    def hold(self) -> Iterator[None]:
+        """Keep other trainings out of the folder; the system lets go of it when the process ends, however it does.
+
+        Nothing happens on file systems and systems that have no such locks.
+
+        Raises:
+          ConfigError: another training holds it, in this process or another.
+        """
+        if fcntl is None:
+            yield
+            return
+        handle = os.open(self.folder, os.O_RDONLY)
+        try:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise ConfigError(
+                    f"run_dir: {self.folder} is being trained in by another process, expected a folder of its own"
+                ) from None
+            except OSError:
+                pass
+            yield
+        finally:
+            os.close(handle)
+
     def write(self) -> None:
         """Write ``run.json``, whole or not at all.
 
@@ -145,6 +198,8 @@ def _check_folder(path: pathlib.Path) -> None:
         above = next((p for p in path.parents if p.exists()), None)
         if above is not None and not above.is_dir():
             raise ConfigError(f"run_dir: {above} is a file, expected a folder")
+        if (path / "checkpoints").exists() and not (path / "checkpoints").is_dir():
+            raise ConfigError(f"run_dir: {path / 'checkpoints'} is a file, expected a folder")
         if path.is_dir() and not (path / RECORD).exists():
             if any(p.name != f".{RECORD}" for p in path.iterdir()):
                 raise ConfigError(f"run_dir: {path} holds other files and no {RECORD}, expected a new or empty folder")

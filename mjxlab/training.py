@@ -131,11 +131,16 @@ class Training:
         self.saver: checkpoint.Saver | None = None
         self.manifest: dict[str, Any] | None = None
         self.stopped = False
+        self._held = contextlib.ExitStack()  # the run folder
 
     # --- start -------------------------------------------------------------------------------------------------------
 
     def execute(self) -> tuple[Any, History]:
         """Start or resume, train, and leave everything in order."""
+        with self._held:
+            return self._execute()
+
+    def _execute(self) -> tuple[Any, History]:
         settings = self.settings
         step, notes = self._open_run()
         with jax.default_matmul_precision(settings.matmul_precision), _Signals() as self.signals:
@@ -157,7 +162,8 @@ class Training:
         folder = pathlib.Path(settings.run_dir)
         self.record = self._record()
         started = spmd.on_main(lambda: runs.Run.start(folder, self.record))
-        self.run = started or runs.Run(folder, self.record)
+        self.run = run = started or runs.Run(folder, self.record)
+        spmd.on_main(lambda: self._held.enter_context(run.hold()))
         self.saver = checkpoint.Saver(self.run.checkpoints, keep=settings.keep)
         self.history.folder = str(folder)
         found = spmd.on_main(self._find_checkpoint) or (-1, [])

@@ -256,6 +256,16 @@ def test_a_run_folder_that_cannot_be_one(tmp_path):
         run(tmp_path / "good", 4)
 
 
+def test_two_trainings_do_not_share_a_folder(tmp_path):
+    folder = tmp_path / "a"
+    run(folder, 2)
+    before = (folder / "metrics.jsonl").read_bytes()
+    with Run.open(folder).hold(), pytest.raises(ConfigError, match="is being trained in by another process"):
+        run(folder, 4)
+    assert (folder / "metrics.jsonl").read_bytes() == before
+    run(folder, 4)  # whoever held it has let go
+
+
 def test_run_json_says_what_is_needed_to_repeat_it(tmp_path):
     run(tmp_path / "a", 2, agent="sgd", env="quadratic", env_options={"noise": 0.5})
     run(tmp_path / "a", 4, agent="sgd", env="quadratic", env_options={"noise": 0.5})

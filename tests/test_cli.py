@@ -74,7 +74,7 @@ def test_train_goes_on_without_its_flags(run: pathlib.Path, capsys: pytest.Captu
     [
         (["trian"], "unknown command 'trian'"),
         (["train", "ppo"], "expected mjxlab train AGENT ENV"),
-        (["train", "pppo", "fast"], "unknown agent 'pppo'; did you mean 'ppo'?"),
+        (["train", "pppo", "fast"], "unknown agent 'pppo'; did you mean 'ppo'"),
         (["train", "ppo", "antt"], "unknown environment 'antt'; did you mean 'ant'"),
         (["train", "ppo", "fast", "--stepz", "3"], "--stepz, 3; did you mean --steps?"),
         (["train", "ppo", "fast", "--steps", "many"], "'many'"),
@@ -87,6 +87,13 @@ def test_train_goes_on_without_its_flags(run: pathlib.Path, capsys: pytest.Captu
         (["train", "ppo", "fast", "--config.learn", "1"], "--config.learn"),
         (["train", "ppo", "fast", "--config.reset", "never"], "'never'"),
         (["train", "ppo", "fast", "--config.num-envs", "0"], "num_envs: got 0"),
+        (["train", "ppo", "fast", "--seed", "-1"], "seed: got -1"),
+        (["train", "ppo", "fast", "--seed", "4294967296"], "seed: got 4294967296"),
+        (["train", "ppo", "fast", "--seed", "9" * 30], "and below 2^32"),
+        (["sweep", "ppo", "fast", "--seeds", "0", "-1"], "seeds: got -1"),
+        (["reproduce", "selfcheck", "--seeds", "4294967296"], "seeds: got 4294967296"),
+        (["render", "fast", "--out", "x.gif", "--seed", "-1"], "seed: got -1"),
+        (["evaluate", ".", "--seed", "9" * 30], "and below 2^32"),
         (["evaluate", "/nowhere/at/all"], "/nowhere/at/all"),
         (["evaluate"], "Run folder"),
         (["evaluate", ".", "--episodes", "-1"], "episodes: got -1"),
@@ -111,6 +118,45 @@ def test_run_dir_that_is_a_file(capsys, tmp_path) -> None:
     (tmp_path / "file").write_text("")
     line = refused(capsys, *TRAIN, "--steps", "1", "--run-dir", str(tmp_path / "file"))
     assert "is a file, expected a folder" in line
+
+
+@pytest.mark.parametrize("name", ["agent", "env", "env_options", "config", "key", "steps", "key.data", "format"])
+@pytest.mark.parametrize("bad", ["missing", 7.5])
+def test_run_json_that_lacks_something(run: pathlib.Path, name: str, bad, capsys, tmp_path) -> None:
+    """Whatever is wrong with the record of a run, it is one line."""
+    record = json.loads((run / "run.json").read_text())
+    holder = record["key"] if name == "key.data" else record
+    holder[name.split(".")[-1]] = bad
+    if bad == "missing":
+        del holder[name.split(".")[-1]]
+    (tmp_path / "run.json").write_text(json.dumps(record))
+    for command in (["evaluate", str(tmp_path)], [*TRAIN, "--run-dir", str(tmp_path)]):
+        assert name in refused(capsys, *command)
+
+
+def test_checkpoints_that_are_a_file(run: pathlib.Path, capsys, tmp_path) -> None:
+    """Said before training, not when the first checkpoint is due."""
+    (tmp_path / "run.json").write_text((run / "run.json").read_text())
+    (tmp_path / "checkpoints").write_text("")
+    assert "checkpoints is a file, expected a folder" in refused(capsys, *TRAIN, "--run-dir", str(tmp_path))
+
+
+def test_output_that_nobody_reads_or_that_is_full() -> None:
+    """What Python buffers is written when it ends, after all error handling, unless the command does it before."""
+    import os
+
+    command = [sys.executable, "-m", "mjxlab.cli", "--help"]
+    environ = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    read, written = os.pipe()
+    os.close(read)
+    with os.fdopen(written, "w") as pipe:
+        done = subprocess.run(command, stdout=pipe, stderr=subprocess.PIPE, text=True, env=environ, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    if os.path.exists("/dev/full"):
+        with open("/dev/full", "w") as full:
+            done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, env=environ, check=False)
+        assert done.returncode == 1
+        assert done.stderr == "mjxlab: error: standard output: No space left on device\n"
 
 
 def test_checkpoint_cut_short(run: pathlib.Path, capsys, tmp_path) -> None:

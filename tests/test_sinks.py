@@ -33,6 +33,25 @@ def info(folder: pathlib.Path | None, start: int | None = None, steps: int = 10)
     return RunInfo("test", folder, start, steps)
 
 
+class Full(io.StringIO):
+    """A log on a full disk, from its third line on."""
+
+    lines = 0
+
+    def write(self, text):
+        self.lines += text.count("\n")
+        if self.lines > 3:
+            raise OSError(28, "No space left on device")
+        return super().write(text)
+
+
+def test_a_console_that_cannot_be_written_to_does_not_end_the_training(tmp_path):
+    _, history = fit(
+        tiny.make(), steps=6, key=0, sinks=(Console(Full(), interval=0.0), "jsonl"), run_dir=tmp_path / "run"
+    )
+    assert history["step"][-1] == 6 and read_rows(tmp_path / "run" / "metrics.jsonl")[0][-1]["step"] == 6
+
+
 def write(sink: Sink, folder: pathlib.Path, rows, start: int | None = None) -> None:
     sink.open(info(folder, start))
     for step, row in rows:

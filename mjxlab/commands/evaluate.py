@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 import tyro
 
 from mjxlab.commands.parse import parse
+from mjxlab.configs import check_seed
 from mjxlab.errors import ConfigError
 
 
@@ -45,6 +46,7 @@ def main(words: list[str]) -> int:
 
     if options.episodes < 1:
         raise ConfigError(f"episodes: got {options.episodes}, expected at least 1")
+    check_seed(options.seed)
     cache.enable()
     policy = load_policy(options.run, options.step)
     own = getattr(getattr(policy.env, "engine", None), "kind", None)

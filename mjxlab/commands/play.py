@@ -9,6 +9,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from mjxlab.configs import SEEDS
 from mjxlab.errors import ConfigError
 from mjxlab.learner import Learner
 
@@ -26,7 +27,11 @@ def score(env: Any, learner: Learner, state: Any, episodes: int, seed: int, dete
     from mjxlab.rl.evaluate import make_evaluate
 
     evaluate = physics.jit(make_evaluate(env, learner, episodes, deterministic=deterministic))
-    return {name: value.item() for name, value in evaluate(state, jax.random.key(seed)).items()}
+    return {name: value.item() for name, value in evaluate(state, _key(seed)).items()}
+
+
+def _key(seed: int) -> jax.Array:
+    return jax.random.key(seed % SEEDS)  # a run's own seed plus one or two
 
 
 def sentence(figures: Figures) -> str:
@@ -51,7 +56,7 @@ def film(env: Any, learner: Learner, state: Any, seed: int, episodes: int = 4) -
     dt = float(getattr(env, "dt", 1 / FPS))
     stride = max(1, round(1 / (FPS * dt)))
     play, kept = _player(env, learner), []
-    for key in jax.random.split(jax.random.key(seed), episodes):
+    for key in jax.random.split(_key(seed), episodes):
         shot, over = jax.device_get(play(state, key))
         length = int(over.argmax()) + 1 if over.any() else len(over)
         kept += [jax.tree.map(lambda x: x[t], shot) for t in range(0, length, stride)]  # noqa: B023

@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 import tyro
 
 from mjxlab.commands.parse import parse
+from mjxlab.configs import check_seed
 from mjxlab.errors import ConfigError
 
 
@@ -42,6 +43,7 @@ def main(words: list[str]) -> int:
 
     if options.episodes < 1:
         raise ConfigError(f"episodes: got {options.episodes}, expected at least 1")
+    check_seed(options.seed)
     if options.out.suffix.lower() != ".gif":
         raise ConfigError(f"out: got {str(options.out)!r}, expected a name that ends in .gif")
     cache.enable()

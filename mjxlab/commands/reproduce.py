@@ -39,8 +39,11 @@ def main(words: list[str]) -> int:
     """Run the study; returns the exit code."""
     options = parse(Options, words, "reproduce")
     from mjxlab import catalogue
+    from mjxlab.configs import check_seed
     from mjxlab.study import configure, reproduce
 
+    for seed in options.seeds or ():
+        check_seed(seed, "seeds")
     study = catalogue.study(options.name)
     default = study.config(options.budget)
     outcome = reproduce(

@@ -57,9 +57,11 @@ def main(words: list[str]) -> int:
     from mjxlab.cells import write_json
     from mjxlab.commands.reproduce import default_workers
     from mjxlab.commands.train import length
-    from mjxlab.configs import to_json
+    from mjxlab.configs import check_seed, to_json
     from mjxlab.sweep import sweep
 
+    for seed in options.seeds:
+        check_seed(seed, "seeds")
     module = catalogue.system(agent).load()
     envs.spec(env_name)
     updates, planned = length(options, module.config_for(env_name, **_lengths(fields)))

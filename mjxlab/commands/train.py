@@ -11,6 +11,7 @@ import types
 from typing import Any, Literal
 
 from mjxlab.commands.parse import changed, flags_of, parse
+from mjxlab.configs import check_seed
 from mjxlab.errors import ConfigError, WorkLostError
 
 EVALUATION = "evaluation.json"
@@ -78,6 +79,7 @@ def main(words: list[str]) -> int:
     module = catalogue.system(agent).load()
     envs.spec(env_name)
     options, config = read_flags(agent, env_name, module.config_for(env_name), flags)
+    check_seed(options.seed)
     return train(agent, env_name, module, options, config)
 
 
@@ -221,8 +223,8 @@ def read_flags(agent: str, env_name: str, default: Any, flags: list[str]) -> tup
             default = run.config(type(default))
             own = {name: run.record[name] for name in ("steps", "matmul_precision") if run.record.get(name) is not None}
             own["engine"] = (run.record.get("env_options") or {}).get("engine", "auto")
-            high, low = (run.record["key"]["data"] + [0, 0])[:2]
-            own["seed"] = (high << 32) | low
+            if run.record["key"]["data"][:-1] == [0]:  # else a key that no seed gives: Run.start will say so
+                own["seed"] = run.record["key"]["data"][-1]
     kind = flags_of(default)
     made = dataclasses.make_dataclass(
         "Options", [("config", kind, dataclasses.field(default_factory=kind))], bases=(Options,)
