@@ -263,7 +263,9 @@ class PointUMaze(GoalEnv):
         return jnp.clip(8 * (there - here) - 2 * state.data.qvel, -1, 1)
 
 
-def crosses_wall(a: Float[Array, "2"], b: Float[Array, "2"], half: float = 0.595, tip: float = 0.595) -> Bool[Array, ""]:
+def crosses_wall(
+    a: Float[Array, "2"], b: Float[Array, "2"], half: float = 0.595, tip: float = 0.595
+) -> Bool[Array, ""]:
     """Whether the way from a to b meets the wall of the U, grown so far that the ball is never inside, not even at a corner
     (by its radius over sqrt(2), less 1 cm of grace).
 

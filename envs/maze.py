@@ -79,7 +79,7 @@ class PointBigMaze(GoalEnv):
         self.goals = one_of("goals", goals, get_args(Goals))
         self.dense_kind = one_of("dense", dense, get_args(DenseKind))
         self.layout = Layout(board, cell=1.0, radius=0.15)
-        model = self.layout.model(asset("point_maze.xml"), 0.4, contype=0, conaffinity=1, friction=[0.1, 0.005, 0.0001])
+        model = self.layout.model(asset("point_maze.xml"), 0.4, conaffinity=1, friction=[0.1, 0.005, 0.0001])
         super().__init__(mjcf=model, **common)
 
     def reset_pose(self, key: Key[Array, ""]) -> dict[str, Array]:
