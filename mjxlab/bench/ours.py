@@ -42,7 +42,7 @@ class Ours:
         """
         self.task, self.sizes = task, task.sizes
         self.env = mjxlab.make(task.env) if engine == "auto" else mjxlab.make(task.env, engine=engine)
-        fields = {
+        fields: dict[str, Any] = {
             k: tuple(v) if isinstance(v, list) else v for k, v in (task.sizes | task.ours).items() if k not in _NOT_PPO
         }
         self.config = ppo.Config(**fields)
@@ -64,7 +64,7 @@ class Ours:
 
     def about(self) -> dict[str, Any]:
         """Engine, substeps per control step and outputs; None where there is no physics."""
-        engine = self.env.engine
+        engine = getattr(self.env, "engine", None)
         return {
             "engine": None if engine is None else engine.kind,
             "substeps": getattr(self.env, "frame_skip", None),

@@ -57,7 +57,8 @@ class Worker:
             self._log.close()
             raise WorkerError(f"{name}: {os.fspath(command[0])} cannot be started: {error.strerror}") from error
         self._lines: queue.Queue[str | None] = queue.Queue()
-        threading.Thread(target=self._read, daemon=True).start()
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
         try:
             ready = self._answer(timeout)
             if ready.get("ready") is not True:
@@ -108,6 +109,9 @@ class Worker:
         with contextlib.suppress(OSError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
+        self._reader.join(5.0)  # the pipe has no writer any more
+        if self._process.stdout is not None and not self._reader.is_alive():
+            self._process.stdout.close()
         if not self._log.closed:
             self._log.close()
 

@@ -78,7 +78,8 @@ def make(policy):
 
 
 def training():
-    go, done = queue.Queue(), queue.Queue()
+    go: queue.Queue = queue.Queue()
+    done: queue.Queue = queue.Queue()
     epochs, per_epoch = 10_000, task["updates_per_call"] * update
 
     def progress(step, metrics):
