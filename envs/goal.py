@@ -102,7 +102,7 @@ class AntGoal(GoalEnv):
     """
 
     name = "ant_goal"
-    mjcf = asset("ant_goal.xml")
+    mjcf: Any = asset("ant_goal.xml")
     frame_skip = 5
     episode_length = 500
     outputs = ("qpos", "qvel")

@@ -41,7 +41,7 @@ def delta(action: Int[Array, ""]) -> Cell:
     return jnp.stack([down, right])
 
 
-def mask(cell: Cell, shape: tuple[int, int]) -> Board:
+def mask(cell: Cell, shape: tuple[int, ...]) -> Board:
     """The board that is true at one cell alone; nowhere if the cell lies outside."""
     rows, columns = jnp.arange(shape[0], dtype=jnp.int32), jnp.arange(shape[1], dtype=jnp.int32)
     return (rows == cell[0])[:, None] & (columns == cell[1])[None]

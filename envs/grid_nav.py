@@ -216,7 +216,7 @@ def maze(
 
     seen = cells == root
     none = seen & ~seen
-    start = (root, seen, jnp.where(seen, root, 0), none, none)
+    start: tuple[Array, ...] = (root, seen, jnp.where(seen, root, 0), none, none)
     (_, _, _, right, down), _ = jax.lax.scan(walk, start, dice)
 
     # each cell's openings up, down, left, right, and the same for closed ones that could be opened

@@ -91,7 +91,7 @@ class Ours:
         space, worlds = self.env.action_space, self.config.num_envs
         if isinstance(space, spaces.Discrete):
             return jax.random.randint(key, (worlds,), 0, int(space.n), jnp.int32)
-        return jax.random.uniform(key, (worlds, *space.shape), minval=-1.0, maxval=1.0)
+        return jax.random.uniform(key, (worlds, *(space.shape or ())), minval=-1.0, maxval=1.0)
 
     def _steps(self, policy: bool) -> Burst:
         vec = vectorize(self.env, self.config.num_envs, reset=self.config.reset)
