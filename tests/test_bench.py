@@ -82,6 +82,12 @@ def test_a_rival_of_known_speed(tmp_path: pathlib.Path) -> None:
         assert worker.measure("env", 0.01).steps == 1000  # an error does not end it
 
 
+def test_what_is_printed_while_importing_is_no_answer(tmp_path: pathlib.Path) -> None:
+    python, path = fake(tmp_path, "print('Failed to import warp', flush=True)\n" + GOOD)
+    with Worker("fake", [python, str(SERVE / "_start.py"), path, "{}"], timeout=20) as worker:
+        assert worker.measure("env", 0.01).steps == 1000
+
+
 def test_a_rival_that_keeps_no_time_is_timed() -> None:
     from mjxlab.bench.rivals._serve import timed
 

@@ -37,11 +37,11 @@ def _table(task: dict[str, Any], console: Console) -> None:
         title=f"{task['task']} ({task['env']}): {sizes['num_envs']} worlds{physics}",
         title_justify="left",
     )
-    table.add_column("")
+    table.add_column("", no_wrap=True, min_width=10)
     for column in columns:
-        table.add_column(_TITLES[column], justify="right", no_wrap=True)
+        table.add_column(_TITLES[column], justify="right", min_width=12)
     table.add_column("compile (s)", justify="right")
-    compiled = " / ".join(f"{task['ours'][c]['compile']:.1f}" for c in columns)
+    compiled = "\n".join(f"{task['ours'][c]['compile']:.1f}" for c in columns)
     table.add_row("ours", *(f"{task['ours'][c]['steps_per_second']:,.0f}" for c in columns), compiled)
     for rival in task["rivals"]:
         cells: list[Text | str] = []
@@ -52,8 +52,8 @@ def _table(task: dict[str, Any], console: Console) -> None:
                 continue
             speed = statistics.median(p["theirs"]["steps"] / p["theirs"]["seconds"] for p in done["pairs"])
             ratio = done["ratio"]
-            cells.append(Text(f"{speed:,.0f}\nours x {ratio['median']:.2f} [{ratio['low']:.2f}, {ratio['high']:.2f}]"))
-        took = " / ".join(f"{rival['compile'][c]:.1f}" for c in columns if c in rival["compile"])
+            cells.append(Text(f"{speed:,.0f}\nours x {ratio['median']:.2f}\n[{ratio['low']:.2f}, {ratio['high']:.2f}]"))
+        took = "\n".join(f"{rival['compile'][c]:.1f}" for c in columns if c in rival["compile"])
         table.add_row(rival["name"], *cells, took or "-")
     console.print(table)
     console.print(

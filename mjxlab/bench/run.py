@@ -152,4 +152,5 @@ def _task(
 
 def _command(python: pathlib.Path, task: Task, rival: Rival) -> list[str]:
     settings = task.sizes | {"env": rival.env} | rival.extra
-    return [os.fspath(python), os.fspath(script(rival.script or rival.name)), json.dumps(settings)]
+    path = script(rival.script or rival.name)
+    return [os.fspath(python), os.fspath(path.with_name("_start.py")), os.fspath(path), json.dumps(settings)]

@@ -73,7 +73,9 @@ def serve(
       versions: of the packages that matter.
       learned: ``learned(env_steps, seed)`` trains and gives ``{"return": …, "env_steps": …}``.
     """
-    answers = os.fdopen(os.dup(1), "w")  # what the rival prints must not get between the lines
+    # what the rival prints must not get between the lines; `_start.py` has seen to it already
+    kept = os.environ.get("MJXLAB_BENCH_ANSWERS")
+    answers = os.fdopen(os.dup(1) if kept is None else int(kept), "w")
     os.dup2(2, 1)
 
     def say(answer: dict[str, Any]) -> None:
