@@ -95,7 +95,7 @@ def test_usage_errors_are_one_line(tmp_path, capsys) -> None:
         ("selfchek",): "unknown study 'selfchek'; did you mean 'selfcheck'?",
         ("selfcheck", "--seeds", "1"): "expected at least 2",
         ("selfcheck", "--seeds", "1", "1"): "expected different ones",
-        ("selfcheck", "--seeds", "-1", "2"): "expected integers of at least 0",
+        ("selfcheck", "--seeds", "-1", "2"): "seeds: got -1, expected an integer of at least 0",
         ("selfcheck", "--budget", "huge"): "huge",
         ("selfcheck", "--set", "gap"): "--set: got 'gap', expected NAME=VALUE",
         ("selfcheck", "--set", "gab=1"): "gab: Config has no such field, expected one of arms, gap, pulls",
