@@ -119,7 +119,7 @@ def load_policy(run: str | os.PathLike[str], step: int | None = None) -> Policy:
 
     Raises:
       ConfigError: there is no run at the path.
-      CheckpointError: there is no checkpoint, or it is damaged or of another training state.
+      CheckpointError: there is no checkpoint, or it is damaged, of another training state, or of another run.
 
     Example:
       >>> policy = load_policy("runs/demo")  # doctest: +SKIP
@@ -136,6 +136,7 @@ def load_policy(run: str | os.PathLike[str], step: int | None = None) -> Policy:
     learner = module.make(env, config)
     like = jax.eval_shape(learner.init, jax.random.key(0))
     restored = checkpoint.restore(opened.checkpoints, like, step)
+    opened.check(restored.step, restored.meta)
     return Policy(env, learner, jax.tree.map(jnp.asarray, restored.state), restored.step, opened)
 
 

@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 import jax
 
 from mjxlab.configs import differences, from_json
-from mjxlab.errors import ConfigError, WorkLostError
+from mjxlab.errors import CheckpointError, ConfigError, WorkLostError
 
 try:
     import fcntl
@@ -139,6 +139,25 @@ class Run:
                 "choose another folder, or the settings it was started with"
             )
         return cls(path, {**run.record, "steps": record.get("steps"), "starts": run.record.get("starts", [])})
+
+    def check(self, step: int, meta: dict[str, Any]) -> None:
+        """Refuse a checkpoint that another run has made, with the fields in which the two differ.
+
+        Its arrays may have the very same shapes, so that nothing else would tell.
+
+        Args:
+          step: the checkpoint's.
+          meta: what was saved with it.
+
+        Raises:
+          CheckpointError: the config or the key differs from this run's.
+        """
+        saved, own = ({name: x.get(name) for name in ("config", "key")} for x in (meta, self.record))
+        found = differences(saved, json.loads(json.dumps(own)))
+        if found:
+            more = f", and {len(found) - 5} more" if len(found) > 5 else ""
+            told = ", ".join(found[:5]).replace(", given ", ", this run's ")
+            raise CheckpointError(f"checkpoint {step}: is of another run than {self.folder}: {told}{more}")
 
     def started(self, step: int, machine: dict[str, Any]) -> None:
         """Note in ``run.json`` that the run goes on from ``step``, and on what."""

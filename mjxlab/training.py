@@ -180,9 +180,11 @@ class Training:
             )
         if isinstance(resume, int):
             self.manifest = checkpoint.verify(self.run.checkpoints / str(resume))
+            self.run.check(resume, self.manifest["meta"])
             return resume, []
         step, self.manifest, complaints = checkpoint.newest_intact(self.run.checkpoints)
-        if step is not None:
+        if step is not None and self.manifest is not None:
+            self.run.check(step, self.manifest["meta"])
             return step, [f"warning: {line}; going on from the newest intact one, {step}" for line in complaints]
         if complaints:
             raise CheckpointError(

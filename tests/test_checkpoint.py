@@ -256,6 +256,21 @@ def test_a_run_folder_that_cannot_be_one(tmp_path):
         run(tmp_path / "good", 4)
 
 
+@pytest.mark.parametrize(
+    ("other", "said"),
+    [({"config": tiny.Config(lr=0.2)}, r"config.lr \(saved 0.2, this run's 0.1\)"), ({"key": 4}, "key.data")],
+)
+@pytest.mark.parametrize("resume", ["auto", 9])
+def test_a_checkpoint_of_another_run_is_refused(tmp_path, other, said, resume):
+    """Its arrays have the shapes of this run's: what was saved with them tells."""
+    run(tmp_path / "a", 5)
+    run(tmp_path / "b", 9, **other)
+    shutil.copytree(tmp_path / "b" / "checkpoints" / "9", tmp_path / "a" / "checkpoints" / "9")
+    with pytest.raises(CheckpointError, match=f"checkpoint 9: is of another run than .*: {said}"):
+        run(tmp_path / "a", 12, resume=resume)
+    assert checkpoint.verify(tmp_path / "a" / "checkpoints" / "5")["step"] == 5
+
+
 def test_two_trainings_do_not_share_a_folder(tmp_path):
     folder = tmp_path / "a"
     run(folder, 2)
