@@ -11,10 +11,9 @@ Example:
 
 from __future__ import annotations
 
-import difflib
 from typing import Any
 
-from mjxlab.errors import ConfigError
+from mjxlab.configs import from_presets
 from mjxlab.rl.cppo import (
     CPPOState,
     CriticRows,
@@ -29,7 +28,7 @@ from mjxlab.rl.cppo import (
     policy_rows,
     ppo_loss,
 )
-from mjxlab.rl.cppo_config import Config, field_names
+from mjxlab.rl.cppo_config import Config
 
 __all__ = [
     "CPPOState",
@@ -79,12 +78,4 @@ def config_for(env_name: str, **overrides: Any) -> Config:
     Raises:
       ConfigError: an override is no field of ``Config``, or a value cannot work.
     """
-    known = field_names()
-    for name in overrides:
-        if name not in known:
-            close = difflib.get_close_matches(name, known, 1)
-            hint = f"; did you mean {close[0]}?" if close else ""
-            raise ConfigError(f"{name}: CPPO's Config has no such field{hint}")
-    config = Config(**{**presets.get(env_name, {}), **overrides})
-    config.validate()
-    return config
+    return from_presets(Config, presets, env_name, overrides, "CPPO")

@@ -11,10 +11,9 @@ Example:
 
 from __future__ import annotations
 
-import difflib
 from typing import Any
 
-from mjxlab.errors import ConfigError
+from mjxlab.configs import from_presets
 from mjxlab.rl.ppo import (
     Networks,
     PPOState,
@@ -28,7 +27,7 @@ from mjxlab.rl.ppo import (
     prepare,
     see,
 )
-from mjxlab.rl.ppo_config import Config, field_names
+from mjxlab.rl.ppo_config import Config
 
 __all__ = [
     "Config",
@@ -69,12 +68,4 @@ def config_for(env_name: str, **overrides: Any) -> Config:
     Raises:
       ConfigError: an override is no field of ``Config``, or a value cannot work.
     """
-    known = field_names()
-    for name in overrides:
-        if name not in known:
-            close = difflib.get_close_matches(name, known, 1)
-            hint = f"; did you mean {close[0]}?" if close else ""
-            raise ConfigError(f"{name}: PPO's Config has no such field{hint}")
-    config = Config(**{**presets.get(env_name, {}), **overrides})
-    config.validate()
-    return config
+    return from_presets(Config, presets, env_name, overrides, "PPO")

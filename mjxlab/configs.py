@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import enum
 import math
 import types
@@ -143,3 +144,23 @@ def _kind(hint: Any) -> str:
     if typing.get_origin(hint) is typing.Literal:
         return "one of " + ", ".join(map(str, typing.get_args(hint)))
     return getattr(hint, "__name__", str(hint))
+
+
+def from_presets(
+    config: type[C], presets: dict[str, dict[str, Any]], name: str, overrides: dict[str, Any], agent: str
+) -> C:
+    """The agent's settings called ``name`` (its defaults where there are none), with some fields replaced, and validated.
+
+    Raises:
+      ConfigError: an override is no field of ``config``, or a value cannot work.
+    """
+    kind: Any = config  # a dataclass with `validate`, which no type here can say
+    known = [field.name for field in dataclasses.fields(kind)]
+    for override in overrides:
+        if override not in known:
+            close = difflib.get_close_matches(override, known, 1)
+            hint = f"; did you mean {close[0]}?" if close else ""
+            raise ConfigError(f"{override}: {agent}'s Config has no such field{hint}")
+    made = kind(**{**presets.get(name, {}), **overrides})
+    made.validate()
+    return typing.cast(C, made)

@@ -259,7 +259,8 @@ def test_the_ant_can_walk_through_the_u():
     # the trot makes 0.5 m/s and falls now and then: it needs longer than an episode for the furthest goals
     assert (out["success"] & alive).any(0).mean() >= 0.6
     noise = _play(env, lambda s, k: jax.random.uniform(k, (24, 8), jnp.float32, -1.0, 1.0), 24, 1000)
-    assert noise["success"].any(0).mean() <= 0.15
+    ended = np.cumsum(noise["terminated"], 0).astype(bool)  # what a fallen ant drifts over afterwards does not count
+    assert (noise["success"] & ~ended).any(0).mean() <= 0.15
 
 
 @pytest.mark.slow

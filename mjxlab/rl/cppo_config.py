@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from typing import Any, Literal, get_args
 
@@ -12,7 +11,7 @@ from jaxtyping import Array, Float
 from mjxlab.errors import ConfigError
 from mjxlab.nn.contrastive import SKIP
 from mjxlab.rl.contrastive import Energy, Loss, warn_if_unidentified
-from mjxlab.rl.ppo_config import Schedule, check_float
+from mjxlab.rl.ppo_config import Schedule, check_fields
 from mjxlab.rl.shuffle import num_groups
 
 Scalar = float | Float[Array, ""]
@@ -126,20 +125,7 @@ class Config:
 
     def validate(self) -> None:
         """Raise ``ConfigError`` for the first field that cannot work. Concrete values only: never under a trace."""
-        for name, (low, high, open_low, optional) in _FLOATS.items():
-            check_float(name, getattr(self, name), low, high, open_low, optional)
-        for name, optional in _COUNTS.items():
-            value = getattr(self, name)
-            if optional and value is None:
-                continue
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise ConfigError(f"{name}: got {value!r}, expected an integer of at least 1")
-        for name, choices in _CHOICES.items():
-            if getattr(self, name) not in choices:
-                raise ConfigError(f"{name}: got {getattr(self, name)!r}, expected one of {', '.join(choices)}")
-        for name in _FLAGS:
-            if not isinstance(getattr(self, name), bool):
-                raise ConfigError(f"{name}: got {getattr(self, name)!r}, expected True or False")
+        check_fields(self, _FLOATS, _COUNTS, _CHOICES, _FLAGS)
         for name in ("policy_widths", "critic_widths"):
             widths = getattr(self, name)
             if not isinstance(widths, tuple) or any(not isinstance(w, int) or w < 1 for w in widths):
@@ -232,11 +218,6 @@ _FLAGS = (
     "policy_layer_norm",
     "shuffle_goals",
 )
-
-
-def field_names() -> tuple[str, ...]:
-    """Names of all fields."""
-    return tuple(f.name for f in dataclasses.fields(Config))
 
 
 def entropy_cost(config: Config, discrete: bool) -> Scalar:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from typing import Any, Literal, get_args
 
@@ -99,20 +98,7 @@ class Config:
 
     def validate(self) -> None:
         """Raise ``ConfigError`` for the first field that cannot work. Concrete values only: never under a trace."""
-        for name, (low, high, open_low, optional) in _FLOATS.items():
-            check_float(name, getattr(self, name), low, high, open_low, optional)
-        for name, optional in _COUNTS.items():
-            value = getattr(self, name)
-            if optional and value is None:
-                continue
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise ConfigError(f"{name}: got {value!r}, expected an integer of at least 1")
-        for name, choices in _CHOICES.items():
-            if getattr(self, name) not in choices:
-                raise ConfigError(f"{name}: got {getattr(self, name)!r}, expected one of {', '.join(choices)}")
-        for name in ("normalise_obs", "normalise_rewards", "normalise_advantages", "shared", "layer_norm", "state_std"):
-            if not isinstance(getattr(self, name), bool):
-                raise ConfigError(f"{name}: got {getattr(self, name)!r}, expected True or False")
+        check_fields(self, _FLOATS, _COUNTS, _CHOICES, _FLAGS)
         for name in ("policy_widths", "value_widths"):
             widths = getattr(self, name)
             if not isinstance(widths, tuple) or any(not isinstance(w, int) or w < 1 for w in widths):
@@ -153,6 +139,7 @@ _COUNTS = {
     "total_updates": True,
     "episode_length": True,
 }
+_FLAGS = ("normalise_obs", "normalise_rewards", "normalise_advantages", "shared", "layer_norm", "state_std")
 _CHOICES: dict[str, tuple[str, ...]] = {
     "lr_schedule": get_args(Schedule),
     "entropy_schedule": get_args(Schedule),
@@ -161,6 +148,38 @@ _CHOICES: dict[str, tuple[str, ...]] = {
     "activation": tuple(ACTIVATIONS),
     "kernel_init": ("orthogonal", "lecun"),
 }
+
+
+def check_fields(
+    config: Any,
+    floats: dict[str, tuple[float, float, bool, bool]],
+    counts: dict[str, bool],
+    choices: dict[str, tuple[str, ...]],
+    flags: tuple[str, ...],
+) -> None:
+    """Raise ``ConfigError`` for the first field that is not what it should be.
+
+    Args:
+      config: whose fields they are.
+      floats: by name: lowest and highest value, whether the lowest is excluded, whether None is allowed.
+      counts: positive integers by name, and whether None is allowed.
+      choices: by name, what is allowed.
+      flags: names of the fields that are True or False.
+    """
+    for name, (low, high, open_low, optional) in floats.items():
+        check_float(name, getattr(config, name), low, high, open_low, optional)
+    for name, optional in counts.items():
+        value = getattr(config, name)
+        if optional and value is None:
+            continue
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            raise ConfigError(f"{name}: got {value!r}, expected an integer of at least 1")
+    for name, allowed in choices.items():
+        if getattr(config, name) not in allowed:
+            raise ConfigError(f"{name}: got {getattr(config, name)!r}, expected one of {', '.join(allowed)}")
+    for name in flags:
+        if not isinstance(getattr(config, name), bool):
+            raise ConfigError(f"{name}: got {getattr(config, name)!r}, expected True or False")
 
 
 def check_float(name: str, value: Any, low: float, high: float, open_low: bool, optional: bool) -> None:
@@ -177,8 +196,3 @@ def check_float(name: str, value: Any, low: float, high: float, open_low: bool, 
     below = number <= low if open_low else number < low
     if not math.isfinite(number) or below or number > high:
         raise ConfigError(f"{name}: got {number!r}, {expected}")
-
-
-def field_names() -> tuple[str, ...]:
-    """Names of all fields."""
-    return tuple(f.name for f in dataclasses.fields(Config))

@@ -49,6 +49,7 @@ make_networks = functools.partial(
 
 
 def make(policy):
+    """A burst of control steps, with the policy's actions or random ones."""
     wrapped = wrap(env, episode_length=task["episode_length"], action_repeat=1)
     state = jax.jit(wrapped.reset)(jax.random.split(jax.random.PRNGKey(0), worlds))
     net = make_networks(env.observation_size, env.action_size, running_statistics.normalize)
@@ -78,6 +79,7 @@ def make(policy):
 
 
 def training():
+    """Brax's PPO in a thread of its own; a burst is what it does between two reports."""
     go: queue.Queue = queue.Queue()
     done: queue.Queue = queue.Queue()
     epochs, per_epoch = 10_000, task["updates_per_call"] * update

@@ -16,6 +16,7 @@ worlds = task["num_envs"]
 
 
 def env():
+    """A burst of steps of all worlds with random actions."""
     threads = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     vec = envpool.make(task["env"], env_type="gymnasium", num_envs=worlds, num_threads=threads, seed=0)
     vec.reset()

@@ -15,6 +15,7 @@ worlds = task["num_envs"]
 
 
 def env():
+    """A burst of steps of all worlds with random actions."""
     own = gymnasium.spec(task["env"]).vector_entry_point is not None
     vec = gymnasium.make_vec(task["env"], worlds, vectorization_mode="vector_entry_point" if own else "sync")
     vec.reset(seed=0)

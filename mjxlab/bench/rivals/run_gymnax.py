@@ -18,6 +18,7 @@ worlds = task["num_envs"]
 
 
 def weights(key):
+    """Random weights of the policy's layers."""
     sizes = [env.observation_space(params).shape[0], *task["policy_widths"], env.action_space(params).n]
     keys = jax.random.split(key, len(sizes))
     return [
@@ -27,6 +28,7 @@ def weights(key):
 
 
 def logits(layers, obs):
+    """The policy: dense layers."""
     activation = {"tanh": jnp.tanh, "swish": jax.nn.swish, "relu": jax.nn.relu}[task["activation"]]
     for matrix, bias in layers[:-1]:
         obs = activation(obs @ matrix + bias)
@@ -35,6 +37,7 @@ def logits(layers, obs):
 
 
 def make(policy):
+    """A burst of control steps, with the policy's actions or random ones."""
     layers = weights(jax.random.PRNGKey(1))
 
     def chunk(state, obs, key):

@@ -16,6 +16,7 @@ UPDATES = task["updates_per_call"]
 
 
 def algorithm():
+    """rejax's PPO with the task's sizes."""
     return rejax.PPO.create(
         env=task["env"],
         num_envs=task["num_envs"],
@@ -40,10 +41,12 @@ evaluate = jax.jit(lambda ts, key: algo.eval_callback(algo, ts, key)[1].mean())
 
 
 def start(seed):
+    """Its training state."""
     return jax.jit(algo.init_state)(jax.random.PRNGKey(seed))
 
 
 def training():
+    """A burst of whole updates, evaluations left out."""
     box = [start(0)]
 
     def burst():
@@ -54,6 +57,7 @@ def training():
 
 
 def learned(env_steps, seed):
+    """Mean return after that many steps."""
     ts = start(seed)
     calls = -(-env_steps // (UPDATES * update))
     for _ in range(calls):

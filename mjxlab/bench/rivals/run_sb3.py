@@ -19,6 +19,7 @@ activation = {"tanh": torch.nn.Tanh, "swish": torch.nn.SiLU, "relu": torch.nn.Re
 
 
 def model():
+    """Stable-Baselines3's PPO with the task's sizes."""
     return PPO(
         "MlpPolicy",
         make_vec_env(task["env"], worlds, seed=0),
@@ -42,6 +43,7 @@ def model():
 
 
 def env():
+    """A burst of steps of all worlds with random actions."""
     vec = make_vec_env(task["env"], worlds, seed=0)
     vec.reset()
     vec.action_space.seed(0)
@@ -56,6 +58,7 @@ def env():
 
 
 def inference():
+    """A burst of steps with the policy's actions."""
     agent = model()
     vec = agent.get_env()
     box = [vec.reset()]
@@ -71,6 +74,7 @@ def inference():
 
 
 def training():
+    """A burst of whole updates."""
     agent = model()
     update = worlds * task["rollout_length"]
 
